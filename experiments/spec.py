@@ -1,0 +1,261 @@
+"""The whole configuration of one run, in TensorRT-LLM's own names.
+
+Every field says what it is and in which unit; an unknown key or an impossible value is refused. It reads no files
+(`experiments.load` does) and computes no pool sizes (`experiments.run` does): it is what the user asked for.
+
+    kv_cache_config   as TensorRT-LLM's KvCacheConfig       capacity   pool sizes given directly, instead of memory
+    scheduler         who runs when                         workload   how the trace meets the workers
+    parallel          how one model is split                retention  priorities for traces that carry none
+    profile           whose rules, and which version
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ByteSize, ConfigDict, Field, model_validator
+
+OFFLOAD_MIN_PRIORITY = 30
+"""What TensorRT-LLM's C++ takes when `secondary_offload_min_priority` is not set (its documentation says 35)."""
+
+PROFILES: dict[str, dict[str, Any]] = {
+    "trtllm": {
+        "claim": "batch",
+        "evict_descendants": False,
+        "detached_first": False,
+        "emptied_host_slot": "tail",
+    },
+    "trtllm-2025": {
+        "claim": "sequential",
+        "evict_descendants": True,
+        "detached_first": False,
+        "emptied_host_slot": "tail",
+    },
+    "cascade": {
+        "claim": "batch",
+        "evict_descendants": False,
+        "detached_first": True,
+        "emptied_host_slot": "front",
+    },
+}
+"""The switches each profile stands for; any of them can be set by itself."""
+
+
+def _whole(value: Any) -> Any:
+    """Let 3e6 and 3000000.0 stand for 3000000, but not true for 1 nor 1.5 for 1."""
+    try:
+        number = float("nan" if isinstance(value, bool) else value)
+    except (TypeError, ValueError):
+        number = float("nan")
+    if not number.is_integer():
+        raise ValueError("must be a whole number")
+    return int(value) if isinstance(value, int) else int(number)
+
+
+Count = Annotated[int, Field(ge=1), BeforeValidator(_whole)]
+CountOrZero = Annotated[int, Field(ge=0), BeforeValidator(_whole)]
+Priority = Annotated[int, Field(ge=0, le=100), BeforeValidator(_whole)]
+Bytes = Annotated[ByteSize, Field(ge=0)]
+
+
+class Section(BaseModel):
+    """One part of the configuration: cannot be changed once made, and refuses keys it does not know."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+
+
+class KvCacheConfig(Section):
+    """TensorRT-LLM's KvCacheConfig, with its defaults."""
+
+    tokens_per_block: Count = Field(
+        default=32, description="tokens in one block (TensorRT-LLM documents powers of two)"
+    )
+    enable_block_reuse: bool = Field(
+        default=True, description="keep finished blocks and match new prompts against them"
+    )
+    enable_partial_reuse: bool = Field(default=True, description="also match the first tokens of a block")
+    copy_on_partial_reuse: bool = Field(
+        default=True, description="copy a partly matched block that others use or extend"
+    )
+    max_tokens: Count | None = Field(default=None, description="upper limit of the GPU pool, tokens; null: no limit")
+    max_attention_window: tuple[Count, ...] | None = Field(
+        default=None,
+        description="attention window of each layer, tokens, repeated over the layers; null: full attention",
+    )
+    free_gpu_memory_fraction: float = Field(
+        default=0.9, gt=0, le=1, description="share of the GPU memory left after weights that becomes KV cache, 0 to 1"
+    )
+    max_gpu_total_bytes: Bytes = Field(
+        default=ByteSize(0), description="upper limit of the GPU pool, bytes a rank; 0: none"
+    )
+    host_cache_size: Bytes | None = Field(
+        default=None, description="pinned host pool, bytes a rank; null: no host pool"
+    )
+    secondary_offload_min_priority: Priority | None = Field(
+        default=None, description="evicted blocks below this priority are dropped, not offloaded, 0 to 100; null: 30"
+    )
+    event_buffer_max_size: CountOrZero = Field(default=0, description="events kept for subscribers; 0: no events")
+    dtype: str = Field(
+        default="auto", description="element type of the cache: auto, fp8, nvfp4, bfloat16, float16, ..."
+    )
+    disk_cache_size: Bytes | None = Field(
+        default=None, description="disk tier, bytes a rank (cascade); null: no disk tier"
+    )
+    cold_tier_offload_min_priority: Priority | None = Field(
+        default=None, description="host victims below this priority do not go to disk, 0 to 100; null: all of them go"
+    )
+
+    @property
+    def offload_min_priority(self) -> int:
+        """The threshold in force: the value given, or the C++ default."""
+        value = self.secondary_offload_min_priority
+        return OFFLOAD_MIN_PRIORITY if value is None else value
+
+
+class Capacity(Section):
+    """Pool sizes given directly; each one overrides the memory arithmetic. Tokens are divided by tokens_per_block."""
+
+    gpu_blocks: Count | None = Field(default=None, description="GPU pool, blocks")
+    gpu_tokens: Count | None = Field(default=None, description="GPU pool, tokens")
+    host_blocks: CountOrZero | None = Field(default=None, description="host pool, blocks")
+    host_tokens: CountOrZero | None = Field(default=None, description="host pool, tokens")
+    disk_blocks: CountOrZero | None = Field(default=None, description="disk tier, blocks")
+    disk_tokens: CountOrZero | None = Field(default=None, description="disk tier, tokens")
+
+    @model_validator(mode="after")
+    def _one_unit_each(self) -> "Capacity":
+        for tier in ("gpu", "host", "disk"):
+            if getattr(self, f"{tier}_blocks") is not None and getattr(self, f"{tier}_tokens") is not None:
+                raise ValueError(f"give {tier}_blocks or {tier}_tokens, not both")
+        return self
+
+    def blocks(self, tier: Literal["gpu", "host", "disk"], tokens_per_block: int) -> int | None:
+        """The size of a tier in blocks, or None where it follows from memory."""
+        tokens: int | None = getattr(self, f"{tier}_tokens")
+        if tokens is not None:
+            return tokens // tokens_per_block
+        blocks: int | None = getattr(self, f"{tier}_blocks")
+        return blocks
+
+
+class Profile(Section):
+    """Whose rules are followed. The switches default to what the named profile does."""
+
+    name: Literal["trtllm", "trtllm-2025", "cascade"] = Field(default="trtllm", description="engine and version")
+    claim: Literal["batch", "sequential"] = Field(
+        default="batch", description="claim matches of a whole batch first, or not"
+    )
+    evict_descendants: bool = Field(default=False, description="evicting a block also detaches the blocks below it")
+    detached_first: bool = Field(default=False, description="blocks that can never match again are evicted first")
+    emptied_host_slot: Literal["tail", "front"] = Field(
+        default="tail", description="where a slot emptied by onboarding queues"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill(cls, value: Any) -> Any:
+        given = {"name": value} if isinstance(value, str) else value
+        return {**PROFILES.get(given.get("name", "trtllm"), {}), **given} if isinstance(given, dict) else given
+
+
+class Parallel(Section):
+    """How one model is split over GPUs; a worker is one such group."""
+
+    tensor_parallel_size: Count = Field(default=1, description="GPUs that share each layer")
+    pipeline_parallel_size: Count = Field(default=1, description="groups of layers, one after the other")
+    enable_attention_dp: bool = Field(default=False, description="each GPU keeps whole KV heads for its own requests")
+
+
+class Scheduler(Section):
+    """Who runs in the next step."""
+
+    capacity_scheduler_policy: Literal["GUARANTEED_NO_EVICT", "MAX_UTILIZATION", "STATIC_BATCH"] = Field(
+        default="GUARANTEED_NO_EVICT", description="how blocks are promised to requests"
+    )
+    max_batch_size: Count = Field(default=256, description="requests in one step, at most")
+    max_num_tokens: Count = Field(default=8192, description="tokens computed in one step, at most")
+    enable_chunked_prefill: bool = Field(default=True, description="spread a long prompt over several steps")
+    max_seq_len: Count | None = Field(
+        default=None, description="prompt + output, tokens, at most; null: no limit of its own"
+    )
+
+
+class Workload(Section):
+    """How the trace meets the workers."""
+
+    workers: Count = Field(default=1, description="engines with a cache each")
+    rate_scale: float = Field(default=1.0, gt=0, description="arrival rate over the trace's own; 2: twice as fast")
+    spread_arrivals: bool = Field(
+        default=False, description="spread requests of one instant evenly up to the next instant"
+    )
+    seed: CountOrZero = Field(default=0, description="seed of every random choice")
+    router: Literal["round_robin", "random", "session"] = Field(
+        default="round_robin", description="which worker takes a request"
+    )
+
+
+class SystemPrompt(Section):
+    """The part of the prompt that others share: by counting sessions, or by length."""
+
+    min_sessions: Count | None = Field(
+        default=None, description="shared by at least so many sessions (requests, if none known)"
+    )
+    first_tokens: Count | None = Field(default=None, description="the first tokens of every prompt")
+
+    @model_validator(mode="after")
+    def _one(self) -> "SystemPrompt":
+        if (self.min_sessions is None) == (self.first_tokens is None):
+            raise ValueError("give min_sessions or first_tokens, and not both")
+        return self
+
+
+class RetentionRule(Section):
+    """Which tokens get which priority, for how long. Of two rules for the same token the first in the list wins.
+
+    At most one of system_prompt, turns, decode; none of them means the whole request, generated tokens included.
+    """
+
+    system_prompt: SystemPrompt | None = Field(
+        default=None, description="applies to the shared first part of the prompt"
+    )
+    turns: bool = Field(default=False, description="applies to the rest of the prompt")
+    decode: bool = Field(default=False, description="applies to generated tokens")
+    where: dict[str, tuple[str, ...]] = Field(
+        default={}, description="only requests whose label has one of these values"
+    )
+    priority: Priority = Field(description="0 (evict first) to 100 (keep longest); 35 is TensorRT-LLM's default")
+    duration_s: float | None = Field(
+        default=None, gt=0, description="seconds after release until 35 again; null: for ever"
+    )
+
+    @model_validator(mode="after")
+    def _one_part(self) -> "RetentionRule":
+        if (self.system_prompt is not None) + self.turns + self.decode > 1:
+            raise ValueError("one rule takes one of system_prompt, turns, decode; write one rule for each")
+        return self
+
+
+class Spec(Section):
+    """One run: everything that decides its result, except the trace."""
+
+    kv_cache_config: KvCacheConfig = Field(default=KvCacheConfig(), description="as in TensorRT-LLM")
+    capacity: Capacity = Field(default=Capacity(), description="pool sizes given directly")
+    model: str | dict[str, Any] = Field(default="llama-3.1-8b", description="name of a model preset, or its fields")
+    hardware: str | dict[str, Any] = Field(default="h100-sxm", description="name of a hardware preset, or its fields")
+    profile: Profile = Field(
+        default=Profile(), description="trtllm, trtllm-2025 or cascade, or {name: ..., switch: ...}"
+    )
+    parallel: Parallel = Field(default=Parallel(), description="how the model is split")
+    scheduler: Scheduler = Field(default=Scheduler(), description="who runs when")
+    workload: Workload = Field(default=Workload(), description="how the trace meets the workers")
+    retention: tuple[RetentionRule, ...] = Field(default=(), description="priorities for traces that carry none")
+    overlap: Literal["trtllm", "full"] = Field(
+        default="trtllm", description="copies wait as in TensorRT-LLM, or for nothing"
+    )
+    too_long: Literal["error", "drop", "truncate"] = Field(
+        default="error", description="what to do with unservable requests"
+    )
+
+    def shown(self) -> dict[str, Any]:
+        """The spec as plain data, with the values in force where the engine replaces a null."""
+        data = self.model_dump(mode="json")
+        data["kv_cache_config"]["secondary_offload_min_priority"] = self.kv_cache_config.offload_min_priority
+        return data
