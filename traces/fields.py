@@ -1,0 +1,90 @@
+"""Takes typed values out of one JSON row, and says exactly which field is wrong. It does not know any format."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from traces.errors import Place, shown
+
+INT32_MAX = 2**31 - 1
+SKIP = "--skip-bad-lines leaves such lines out"
+
+
+def fields_of(value: Any, place: Place) -> Mapping[str, Any]:
+    """The row as a mapping of fields."""
+    if not isinstance(value, dict):
+        raise place.error(f"a row must be a JSON object, this is {shown(value)}; {SKIP}")
+    return value
+
+
+def pick(row: Mapping[str, Any], names: Sequence[str], place: Place) -> Any:
+    """The value that stands under one of these names (they mean the same), or None; two values must not differ."""
+    present = [name for name in names if row.get(name) is not None]
+    if not present:
+        return None
+    first = present[0]
+    for other in present[1:]:
+        if row[other] != row[first]:
+            raise place.error(
+                f"{first} is {shown(row[first])} and {other} is {shown(row[other])}; they mean the same and must agree"
+            )
+    return row[first]
+
+
+def number(row: Mapping[str, Any], names: Sequence[str], place: Place) -> int | float | None:
+    """A finite number, or None where the row has none."""
+    value = pick(row, names, place)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise place.error(f"{names[0]} is {shown(value)}; it must be a number; {SKIP}")
+    return value
+
+
+def tokens(row: Mapping[str, Any], names: Sequence[str], place: Place, *, at_least: int) -> int | None:
+    """A whole number of tokens, or None where the row has none."""
+    value = number(row, names, place)
+    if value is None:
+        return None
+    if value != int(value) or not at_least <= value <= INT32_MAX:
+        raise place.error(
+            f"{names[0]} is {shown(value)}; it must be a whole number from {at_least} to {INT32_MAX}; {SKIP}"
+        )
+    return int(value)
+
+
+def prompt_tokens(row: Mapping[str, Any], names: Sequence[str], place: Place) -> int:
+    """The prompt's length, which every request must have."""
+    value = tokens(row, names, place, at_least=1)
+    if value is None:
+        raise place.error(f"{names[0]} is missing; every request needs its prompt length in tokens; {SKIP}")
+    return value
+
+
+def output_tokens(row: Mapping[str, Any], names: Sequence[str], place: Place, default: int | None) -> int:
+    """The output's length, or the default the user gave for requests without one."""
+    value = tokens(row, names, place, at_least=0)
+    if value is not None:
+        return value
+    if default is None:
+        state = "null" if any(name in row for name in names) else "missing"
+        raise place.error(f"{names[0]} is {state}; give a length for such requests with --default-output N, or {SKIP}")
+    return default
+
+
+def sequence(row: Mapping[str, Any], name: str, place: Place) -> list[Any] | None:
+    """A list, or None where the row has none."""
+    value = row.get(name)
+    if value is None or isinstance(value, list):
+        return value
+    raise place.error(f"{name} is {shown(value)}; it must be a list; {SKIP}")
+
+
+def label(row: Mapping[str, Any], names: Sequence[str], place: Place) -> str | None:
+    """A name (text or number), or None where the row has none."""
+    value = pick(row, names, place)
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise place.error(f"{names[0]} is {shown(value)}; it must be text or a number; {SKIP}")
+    return str(value)

@@ -1,0 +1,97 @@
+"""Reads rows of lengths and hash ids: Mooncake JSONL with its aliases and sessions, and Bailian JSONL (chat_id).
+
+It does not read text or tokens. One id stands for 512 tokens (Bailian: 16) unless the rows or the user say otherwise;
+times are milliseconds (Bailian: seconds).
+"""
+
+from collections.abc import Hashable, Iterator, Mapping
+from typing import Any
+
+from kvcache.request import Requests
+from traces import fields
+from traces.collect import Collector, Convention, Row, collected
+from traces.errors import Place
+from traces.intern import Interner
+from traces.options import ReadOptions
+from traces.source import Source
+
+TIMESTAMP = ("timestamp", "created_time")
+DELAY = ("delay", "delay_ms")
+INPUT = ("input_length", "input_tokens")
+OUTPUT = ("output_length", "output_tokens")
+BLOCK_SIZE = ("block_size", "trace_block_size")
+LABELS = ("tenant", "type", "model")
+
+MOONCAKE = Convention(time_unit="ms", block_tokens=512)
+BAILIAN = Convention(
+    time_unit="s", block_tokens=16, time_note="rows have chat_id and parent_chat_id, so timestamps are read as seconds"
+)
+
+
+def recognises(row: Mapping[str, Any]) -> bool:
+    """Whether a row looks like a Mooncake request."""
+    return any(name in row for name in (*INPUT, "hash_ids"))
+
+
+def recognises_bailian(row: Mapping[str, Any]) -> bool:
+    """Whether a row looks like a Bailian request."""
+    return "chat_id" in row and "parent_chat_id" in row
+
+
+def read(source: Source, options: ReadOptions) -> Requests:
+    """A Mooncake trace."""
+    ids = Interner()
+    return collected(source, options, lambda value, place, to: _rows(value, place, to, ids)).finish(MOONCAKE)
+
+
+def read_bailian(source: Source, options: ReadOptions) -> Requests:
+    """A Bailian trace: a chat and the chats it continues are one session."""
+    ids = Interner()
+    parent: dict[str, str | None] = {}
+
+    def rows(value: object, place: Place, to: Collector) -> Iterator[Row]:
+        row = fields.fields_of(value, place)
+        chat = fields.label(row, ("chat_id",), place)
+        if chat is None:
+            raise place.error(f"chat_id is missing; {fields.SKIP}")
+        parent[chat] = fields.label(row, ("parent_chat_id",), place)
+        yield from _rows(value, place, to, ids, session=chat)
+
+    collector = collected(source, options, rows)
+    collector.sessions = [root(str(chat), parent) for chat in collector.sessions]
+    return collector.finish(BAILIAN)
+
+
+def root(chat: str, parent: Mapping[str, str | None]) -> str:
+    """The first chat of a conversation; a parent that is not in the file, or a circle, ends the search."""
+    visited = {chat}
+    above = parent[chat]
+    while above is not None and above in parent and above not in visited:
+        visited.add(above)
+        chat, above = above, parent[above]
+    return min(visited) if above in visited else chat
+
+
+def _rows(value: object, place: Place, to: Collector, ids: Interner, session: Hashable = None) -> Iterator[Row]:
+    row = fields.fields_of(value, place)
+    if "wait_for" in row:
+        raise place.error("wait_for (requests that wait for others) is not supported; give a timestamp or a delay")
+    block_size = fields.tokens(row, BLOCK_SIZE, place, at_least=1)
+    prompt = fields.prompt_tokens(row, INPUT, place)
+    output = fields.output_tokens(row, OUTPUT, place, to.options.default_output)
+    if block_size is not None:
+        to.state_block_size(block_size, place)
+    own = ids.dense(fields.sequence(row, "hash_ids", place) or [], "hash_ids", place)
+    everything = ids.dense(fields.sequence(row, "all_hash_ids", place) or [], "all_hash_ids", place)
+    if everything and everything[: len(own) - 1] != own[:-1]:
+        raise place.error("all_hash_ids does not begin with hash_ids; both must name the same prompt blocks")
+    yield Row(
+        prompt_tokens=prompt,
+        output_tokens=output,
+        time=fields.number(row, TIMESTAMP, place),
+        delay=fields.number(row, DELAY, place),
+        ids=own,
+        all_ids=everything,
+        session=session if session is not None else fields.label(row, ("session_id",), place),
+        labels={name: text for name in LABELS if (text := fields.label(row, (name,), place)) is not None},
+    )

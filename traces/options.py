@@ -1,0 +1,29 @@
+"""What a user may say about a trace that the file does not say itself. It does not read anything."""
+
+from dataclasses import dataclass
+
+TICKS_PER_S = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """Settings of `traces.read`; None means what the file or its format says."""
+
+    trace_block_size: int | None = None
+    """Tokens that one hash id stands for (`--trace-block-size`)."""
+    time_unit: str | None = None
+    """Unit of plain-number timestamps: s, ms, us or ns (`--time-unit`)."""
+    default_output: int | None = None
+    """Output length, in tokens, of requests that give none (`--default-output`)."""
+    skip_bad_lines: bool = False
+    """Leave unreadable lines out and count them instead of stopping (`--skip-bad-lines`)."""
+    strict: bool = False
+    """Refuse what would be repaired with a note: rows out of order, a guessed block size (`--strict`)."""
+
+    def __post_init__(self) -> None:
+        if self.trace_block_size is not None and self.trace_block_size < 1:
+            raise ValueError(f"--trace-block-size is {self.trace_block_size}; it must be at least 1 token")
+        if self.time_unit is not None and self.time_unit not in TICKS_PER_S:
+            raise ValueError(f"--time-unit is {self.time_unit!r}; it must be one of {', '.join(TICKS_PER_S)}")
+        if self.default_output is not None and self.default_output < 0:
+            raise ValueError(f"--default-output is {self.default_output}; it must be 0 tokens or more")

@@ -1,0 +1,93 @@
+"""Decides which reader a trace needs, by its content, and reads it into `Requests`.
+
+It does not read rows itself: one module a format does, and `FORMATS` is the table of them, one line a format.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from kvcache.request import Requests
+from traces import mooncake
+from traces.errors import TraceError, shown
+from traces.options import ReadOptions
+from traces.source import PARQUET_MAGIC, Source
+
+SAMPLE_SUFFIX = ".jsonl.gz"
+SAMPLE_BLOCK_TOKENS = {
+    "llmservingsim_sharegpt300_blk8": 8,
+    "llmservingsim_sharegpt300_blk16": 16,
+    "miniswe_hashed_blk16": 16,
+}
+
+
+@dataclass(frozen=True)
+class Format:
+    """One kind of trace: how its first row is recognised, and its reader."""
+
+    recognises: Callable[[Mapping[str, Any]], bool]
+    read: Callable[[Source, ReadOptions], Requests]
+
+
+FORMATS: dict[str, Format] = {
+    "bailian": Format(mooncake.recognises_bailian, mooncake.read_bailian),
+    "mooncake": Format(mooncake.recognises, mooncake.read),
+}
+
+
+def samples() -> dict[str, Path]:
+    """The bundled traces: name and file."""
+    folder = Path(str(files("traces"))) / "samples"
+    return {path.name.removesuffix(SAMPLE_SUFFIX): path for path in sorted(folder.glob(f"*{SAMPLE_SUFFIX}"))}
+
+
+def read(trace: str | Path, *, format: str | None = None, options: ReadOptions = ReadOptions()) -> Requests:
+    """The workload in a file, a bundled sample (by its bare name) or a generator (`synthetic:NAME?seed=1`)."""
+    if format is not None and format not in FORMATS:
+        raise TraceError(f"--format is {shown(format)}; known formats: {', '.join(FORMATS)}")
+    source = located(trace)
+    chosen = FORMATS[format] if format is not None else detected(source, options)
+    known_block = SAMPLE_BLOCK_TOKENS.get(source.sample)
+    if options.trace_block_size is None and known_block is not None:
+        options = replace(options, trace_block_size=known_block)
+    return chosen.read(source, options)
+
+
+def located(trace: str | Path) -> Source:
+    """The file behind a path or the name of a sample."""
+    path = Path(trace)
+    if path.is_dir():
+        raise TraceError(f"{trace}: is a directory; name one trace file in it")
+    if path.exists():
+        return Source(path, str(trace))
+    bundled = samples()
+    if str(trace) in bundled:
+        return Source(bundled[str(trace)], str(trace), sample=str(trace))
+    raise TraceError(f"{trace}: no such file; the bundled samples are {', '.join(bundled)}")
+
+
+def detected(source: Source, options: ReadOptions) -> Format:
+    """The first format of the table that recognises the first row."""
+    row = first_row(source, options)
+    for candidate in FORMATS.values():
+        if candidate.recognises(row):
+            return candidate
+    known = ", ".join(FORMATS)
+    raise source.error(f"no known format has the fields {shown(', '.join(row))}; name one with --format: {known}")
+
+
+def first_row(source: Source, options: ReadOptions) -> Mapping[str, Any]:
+    """The fields by which a trace is recognised: of its first JSON row, or of its CSV header."""
+    if source.magic() == PARQUET_MAGIC:
+        return {PARQUET_MAGIC.decode(): None}
+    _, text = next(source.lines(), (None, ""))
+    if text and text[0] not in "[{" and "," in text:
+        return dict.fromkeys(name.strip().strip('"') for name in text.split(","))
+    for _, value in source.rows():
+        if isinstance(value, dict):
+            return value
+        if isinstance(value, TraceError) and not options.skip_bad_lines:
+            raise value
+    raise TraceError(f"no requests in {source.name}")
