@@ -223,7 +223,7 @@ class RetentionRule(Section):
     )
     priority: Priority = Field(description="0 (evict first) to 100 (keep longest); 35 is TensorRT-LLM's default")
     duration_s: float | None = Field(
-        default=None, gt=0, description="seconds after release until 35 again; null: for ever"
+        default=None, gt=0, le=2_147_483, description="seconds after release until 35 again; null: for ever"
     )
 
     @model_validator(mode="after")

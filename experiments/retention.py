@@ -1,0 +1,209 @@
+"""Gives priorities to requests that carry none: retention rules and a trace in, one range table out.
+
+A prompt is cut in two, `system prompt | turns`, and generated tokens are the third part:
+
+    tokens      0 ........ s ............ prompt_tokens ........
+    part        system     turns          decode
+    s           the longest boundary of the system_prompt rules that apply to this request
+
+Of two rules for the same token the first in the list wins. Tokens no rule speaks of get no range: their blocks keep
+what they have (TensorRT-LLM: 35 when new).
+
+Counting sessions is an oracle view: a prefix counts as shared when enough sessions contain it anywhere in the trace,
+also later. That stands for what an operator knows: which system prompts are deployed.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from experiments.complaints import SpecError, near
+from experiments.spec import RetentionRule
+from kvcache.compiled import compiled
+from kvcache.request import Int32, Int64, Requests
+from kvcache.retention import RetentionColumns
+
+DEFAULT_PRIORITY = 35
+FOR_EVER = -1
+
+Bool = NDArray[np.bool_]
+
+
+@compiled
+def _count_sessions(
+    order: Int64,
+    owner: Int64,
+    space: Int64,
+    unit_offset: Int64,
+    units: Int32,
+    keys: Int64,
+    prefix: Int32,
+    sessions: Int32,
+) -> None:
+    """Number every distinct prefix (`prefix`, one entry a unit of the trace) and count its sessions.
+
+    `order` lists the requests session by session, so a prefix seen by the session before needs no set of sessions.
+    `space` is the root of each request's namespace (salt, LoRA): content that cannot be shared is not shared. `keys` is
+    an open hash table, rows of (parent prefix and unit, prefix), a power of two of them, at least twice the units.
+    """
+    mask = len(keys) // 2 - 1
+    last = np.full(len(sessions), -1, np.int64)
+    count = 0
+    for i in order:
+        parent = space[i]
+        for k in range(unit_offset[i], unit_offset[i + 1]):
+            unit = np.int64(units[k])
+            mixed = parent * 40503 ^ unit * 2654435761
+            at = (mixed ^ mixed >> 29) & mask
+            key = parent << 31 | unit
+            while keys[2 * at + 1] >= 0 and keys[2 * at] != key:
+                at = (at + 1) & mask
+            if keys[2 * at + 1] < 0:
+                keys[2 * at] = key
+                keys[2 * at + 1] = count
+                count += 1
+            node = keys[2 * at + 1]
+            if last[node] != owner[i]:
+                last[node] = owner[i]
+                sessions[node] += 1
+            prefix[k] = node
+            parent = node + 1
+
+
+@compiled
+def _shared_units(unit_offset: Int64, prefix: Int32, sessions: Int32, min_sessions: int, shared: Int64) -> None:
+    """How many leading units of each request belong to at least `min_sessions` sessions."""
+    for i in range(len(unit_offset) - 1):
+        k = unit_offset[i]
+        while k < unit_offset[i + 1] and sessions[prefix[k]] >= min_sessions:
+            k += 1
+        shared[i] = k - unit_offset[i]
+
+
+@dataclass
+class _Shared:
+    """The prefixes of a trace, counted when the first rule asks."""
+
+    requests: Requests
+    prefix: Int32 | None = None
+    sessions: Int32 = field(default_factory=lambda: np.empty(0, np.int32))
+
+    def tokens(self, min_sessions: int) -> Int64:
+        """The length of the shared first part of each prompt, in tokens (whole units)."""
+        requests = self.requests
+        if self.prefix is None:
+            self.prefix, self.sessions = self._count()
+        shared = np.zeros(len(requests), np.int64)
+        _shared_units(requests.unit_offset, self.prefix, self.sessions, min_sessions, shared)
+        return np.minimum(shared * requests.unit_tokens, requests.prompt_tokens)
+
+    def _count(self) -> tuple[Int32, Int32]:
+        requests = self.requests
+        n = len(requests)
+        total = int(requests.unit_offset[-1]) if n else 0
+        owner = np.where(requests.session >= 0, requests.session, requests.session.max(initial=-1) + 1 + np.arange(n))
+        pair = np.stack([requests.salt, requests.lora], axis=1)
+        space = np.unique(pair, axis=0, return_inverse=True)[1].reshape(-1) if n else np.empty(0)
+        keys = np.full(2 << max(4, (2 * total).bit_length()), -1, np.int64)
+        prefix, sessions = np.empty(total, np.int32), np.zeros(total, np.int32)
+        _count_sessions(
+            np.argsort(owner, kind="stable"),
+            owner.astype(np.int64),
+            total + 1 + space.astype(np.int64),  # behind the numbers of all prefixes
+            requests.unit_offset,
+            requests.units,
+            keys,
+            prefix,
+            sessions,
+        )
+        return prefix, sessions
+
+
+def _applies(rule: RetentionRule, requests: Requests, number: int) -> Bool:
+    """Which requests a rule is about: those that have one of the wanted values in each label."""
+    wanted = np.ones(len(requests), np.bool_)
+    for label, values in rule.where.items():
+        if label not in requests.labels:
+            known = near(label, requests.labels) if requests.labels else "it has none"
+            raise SpecError(f"retention[{number}].where.{label}: the trace has no such label; {known}")
+        column = requests.labels[label]
+        for value in values:
+            if value not in column.names:
+                raise SpecError(
+                    f"retention[{number}].where.{label}: no request has {value!r}; {near(value, column.names)}"
+                )
+        wanted &= np.isin(column.codes, [column.names.index(value) for value in values])
+    return wanted
+
+
+def columns(requests: Requests, rules: tuple[RetentionRule, ...]) -> RetentionColumns:
+    """The token ranges and decode priorities that `rules` give to each request."""
+    n = len(requests)
+    applies = [_applies(rule, requests, number) for number, rule in enumerate(rules)]
+    shared = _Shared(requests)
+    ends = [_system_tokens(rule, shared) for rule in rules]
+    system = np.zeros(n, np.int64)
+    for applied, end in zip(applies, ends, strict=True):
+        system = np.where(applied, np.maximum(system, end), system)
+    table = _Table(requests.prompt_tokens.astype(np.int64), system)
+    for rule, applied, end in zip(rules, applies, ends, strict=True):
+        table.add(rule, applied, end)
+    return table.finished()
+
+
+def _system_tokens(rule: RetentionRule, shared: _Shared) -> Int64:
+    """Where the system prompt of each request ends by this rule; 0 for a rule about something else."""
+    prompt = shared.requests.prompt_tokens.astype(np.int64)
+    if rule.system_prompt is None:
+        return np.zeros_like(prompt)
+    if rule.system_prompt.first_tokens is not None:
+        return np.minimum(rule.system_prompt.first_tokens, prompt)
+    return shared.tokens(rule.system_prompt.min_sessions or 1)
+
+
+class _Table:
+    """Collects ranges rule by rule. A rule fills what is still open, so the first one wins.
+
+    `filled` is how much of the system part has its range (always a prefix of it), `turns_open` whether the turns wait.
+    """
+
+    def __init__(self, prompt: Int64, system: Int64) -> None:
+        n = len(prompt)
+        self.prompt, self.system = prompt, system
+        self.filled = np.zeros(n, np.int64)
+        self.turns_open = system < prompt
+        self.decode_open = np.ones(n, np.bool_)
+        self.decode_priority = np.full(n, DEFAULT_PRIORITY, np.int32)
+        self.decode_duration_ms = np.full(n, FOR_EVER, np.int32)
+        self.rows: list[Int64] = [np.empty((0, 5), np.int64)]
+
+    def add(self, rule: RetentionRule, applied: Bool, system_end: Int64) -> None:
+        """Let one rule speak."""
+        whole = not (rule.system_prompt or rule.turns or rule.decode)
+        duration_ms = FOR_EVER if rule.duration_s is None else max(1, round(rule.duration_s * 1000))
+        if rule.system_prompt or whole:
+            end = self.system if whole else system_end
+            self._ranges(applied & (end > self.filled), self.filled, end, rule.priority, duration_ms)
+            self.filled = np.where(applied, np.maximum(self.filled, end), self.filled)
+        if rule.turns or whole:
+            self._ranges(applied & self.turns_open, self.system, self.prompt, rule.priority, duration_ms)
+            self.turns_open &= ~applied
+        if rule.decode or whole:
+            now = applied & self.decode_open
+            self.decode_priority[now], self.decode_duration_ms[now] = rule.priority, duration_ms
+            self.decode_open &= ~applied
+
+    def _ranges(self, where: Bool, start: Int64, end: Int64, priority: int, duration_ms: int) -> None:
+        request = np.flatnonzero(where)
+        same = np.ones_like(request)
+        self.rows.append(np.stack([request, start[where], end[where], same * priority, same * duration_ms], axis=1))
+
+    def finished(self) -> RetentionColumns:
+        """The collected ranges, request by request, in token order."""
+        rows = np.concatenate(self.rows)
+        rows = rows[np.lexsort((rows[:, 1], rows[:, 0]))]
+        offset = np.zeros(len(self.prompt) + 1, np.int64)
+        np.cumsum(np.bincount(rows[:, 0], minlength=len(self.prompt)), out=offset[1:])
+        ranges = np.ascontiguousarray(rows[:, 1:], np.int32)
+        return RetentionColumns(offset, ranges, self.decode_priority, self.decode_duration_ms)
