@@ -6,6 +6,7 @@ It does not parse files: a reader hands it rows whose ids are dense numbers alre
 from array import array
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -41,6 +42,8 @@ class Convention:
     block_tokens: int
     ids_are_blocks: bool = True
     """False where an id is a token, or where there are no ids: no chain to check, no private prompt to report."""
+    sessions_share_a_clock: bool = True
+    """False where every session counts from its own start, so that the file cannot be in time order."""
     time_note: str = ""
 
 
@@ -102,7 +105,7 @@ class Collector:
         block = self._block(convention)
         n = len(self.times)
         self._say_what_was_unusual(convention)
-        order = self._order()
+        order = self._order(convention)
         offset, units = gathered(_int32(self.ids), _int64(self.ids_end), order)
         output_offset, output_units = self._outputs(block, order)
         if convention.ids_are_blocks and not is_chained(offset, units):
@@ -126,6 +129,8 @@ class Collector:
         """The block size, after rows that do not fit it were refused or left out."""
         self._refuse_if_empty()
         prompt, n_ids = _int32(self.prompt).astype(np.int64), np.diff(_int64(self.ids_end))
+        if not convention.ids_are_blocks and self.options.trace_block_size is not None:
+            raise self.source.error(f"{blocks.OPTION} does not apply: this format has tokens or lengths, no hash ids")
         stated = self.options.trace_block_size or self.block_size
         block = blocks.Block(stated or convention.block_tokens)
         fits = blocks.fitting(prompt, n_ids, block.tokens)
@@ -161,10 +166,10 @@ class Collector:
             why = f" ({len(self.skipped)} lines skipped, the first: {self.skipped[0]})" if self.skipped else ""
             raise TraceError(f"no requests in {self.source.name}{why}")
 
-    def _order(self) -> Int64:
+    def _order(self, convention: Convention) -> Int64:
         times = np.array([t - self.times[0] for t in self.times], dtype=np.float64)
         late = int((times < np.maximum.accumulate(times)).sum())
-        if late:
+        if late and convention.sessions_share_a_clock:
             self._repaired(f"{late} of {len(times)} rows were out of time order; sorted by time, ties in file order")
         return np.argsort(times, kind="stable")
 
@@ -222,11 +227,14 @@ class Collector:
 
 
 def collected(
-    source: Source, options: ReadOptions, rows_of: Callable[[object, Place, Collector], Iterable[Row]]
+    source: Source,
+    options: ReadOptions,
+    rows_of: Callable[[Any, Place, Collector], Iterable[Row]],
+    values: Iterable[tuple[Place, Any]] | None = None,
 ) -> Collector:
-    """Every row of a JSON trace; bad lines stop it, or are counted where the user asked for that."""
+    """Every row of a trace; bad lines stop it, or are counted where the user asked for that."""
     collector = Collector(source, options)
-    for place, value in source.rows():
+    for place, value in source.rows() if values is None else values:
         try:
             if isinstance(value, TraceError):
                 raise value

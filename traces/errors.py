@@ -19,9 +19,12 @@ class Place(NamedTuple):
     name: str
     line: int
     is_item: bool = False
+    part: str = ""
+    """Which part of the line, where a line holds many requests."""
 
     def __str__(self) -> str:
-        return f"{self.name}:item {self.line}" if self.is_item else f"{self.name}:{self.line}"
+        where = f"{self.name}:item {self.line}" if self.is_item else f"{self.name}:{self.line}"
+        return f"{where}: {self.part}" if self.part else where
 
     def error(self, what: str) -> TraceError:
         """The error to raise for a fault found here."""

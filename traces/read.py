@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from kvcache.request import Requests
-from traces import mooncake
+from traces import claude_code, lengths, mooncake, parquet, tokens
 from traces.errors import TraceError, shown
 from traces.options import ReadOptions
 from traces.source import PARQUET_MAGIC, Source
+from traces.workloads import PREFIX, generated
 
 SAMPLE_SUFFIX = ".jsonl.gz"
 SAMPLE_BLOCK_TOKENS = {
@@ -32,8 +33,15 @@ class Format:
 
 
 FORMATS: dict[str, Format] = {
+    "parquet": Format(parquet.recognises, parquet.read),
+    "claude-code": Format(claude_code.recognises, claude_code.read),
+    "tokens": Format(tokens.recognises, tokens.read),
+    "llmservingsim": Format(tokens.recognises_llmservingsim, tokens.read_llmservingsim),
     "bailian": Format(mooncake.recognises_bailian, mooncake.read_bailian),
     "mooncake": Format(mooncake.recognises, mooncake.read),
+    "azure": Format(lengths.AZURE.named_in, lengths.read_azure),
+    "burstgpt": Format(lengths.BURSTGPT.named_in, lengths.read_burstgpt),
+    "vidur": Format(lengths.VIDUR.named_in, lengths.read_vidur),
 }
 
 
@@ -47,6 +55,8 @@ def read(trace: str | Path, *, format: str | None = None, options: ReadOptions =
     """The workload in a file, a bundled sample (by its bare name) or a generator (`synthetic:NAME?seed=1`)."""
     if format is not None and format not in FORMATS:
         raise TraceError(f"--format is {shown(format)}; known formats: {', '.join(FORMATS)}")
+    if str(trace).startswith(PREFIX):
+        return generated(str(trace))
     source = located(trace)
     chosen = FORMATS[format] if format is not None else detected(source, options)
     known_block = SAMPLE_BLOCK_TOKENS.get(source.sample)

@@ -1,0 +1,127 @@
+"""Reads CSV traces that hold lengths only: Azure 2023, 2024 and multimodal 2025, BurstGPT, vidur.
+
+It does not invent content: every prompt has no units and shares nothing with anyone, so no cache can hit.
+"""
+
+import csv
+import datetime
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from kvcache.request import Requests
+from traces import fields
+from traces.collect import Collector, Convention, Row, collected
+from traces.errors import Place, TraceError, shown
+from traces.options import ReadOptions
+from traces.source import Source
+
+DATE = re.compile(r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?\s*(Z|[+-]\d\d:?\d\d)?")
+EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+NOTE = "the trace has lengths and no content; every prompt is private, so nothing can be reused"
+
+
+@dataclass(frozen=True)
+class Columns:
+    """What the columns of one kind of CSV are called."""
+
+    time: str
+    prompt: str
+    output: str
+    session: str | None = None
+    model: str | None = None
+    time_is_date: bool = False
+
+    def named_in(self, row: Mapping[str, Any]) -> bool:
+        """Whether a header has the columns that every row needs."""
+        return {self.time, self.prompt, self.output} <= row.keys()
+
+
+AZURE = Columns("TIMESTAMP", "ContextTokens", "GeneratedTokens", time_is_date=True)
+BURSTGPT = Columns("Timestamp", "Request tokens", "Response tokens", session="Session ID", model="Model")
+VIDUR = Columns("arrived_at", "num_prefill_tokens", "num_decode_tokens")
+
+
+def read_azure(source: Source, options: ReadOptions) -> Requests:
+    """An Azure LLM inference trace: dates with up to nine digits of a second."""
+    return _read(source, replace(options, time_unit=None), AZURE, "ns")
+
+
+def read_burstgpt(source: Source, options: ReadOptions) -> Requests:
+    """A BurstGPT trace: seconds."""
+    return _read(source, options, BURSTGPT, "s")
+
+
+def read_vidur(source: Source, options: ReadOptions) -> Requests:
+    """A vidur (Splitwise) trace: seconds."""
+    return _read(source, options, VIDUR, "s")
+
+
+def _read(source: Source, options: ReadOptions, columns: Columns, time_unit: str) -> Requests:
+    def rows(value: Any, place: Place, to: Collector) -> Iterator[Row]:
+        yield _row(value, place, to, columns)
+
+    collector = collected(source, options, rows, _values(source, columns))
+    collector.notes.append(f"{source.name}: {NOTE}")
+    return collector.finish(Convention(time_unit, block_tokens=1, ids_are_blocks=False))
+
+
+def _values(source: Source, columns: Columns) -> Iterator[tuple[Place, Any]]:
+    """Every row below the header as column -> text."""
+    lines = source.lines()
+    header_place, header_text = next(lines, (None, ""))
+    header = [name.strip() for name in next(csv.reader([header_text]), [])]
+    if header_place is not None and not columns.named_in(dict.fromkeys(header)):
+        needed = ", ".join((columns.time, columns.prompt, columns.output))
+        raise header_place.error(f"the header is {shown(header_text)}; this format needs the columns {needed}")
+    for place, text in lines:
+        cells = next(csv.reader([text]))
+        if len(cells) == len(header):
+            yield place, dict(zip(header, cells, strict=True))
+        else:
+            yield place, place.error(f"{len(cells)} columns, the header has {len(header)}; {fields.SKIP}")
+
+
+def _row(cells: Mapping[str, str], place: Place, to: Collector, columns: Columns) -> Row:
+    numbers = {name: _as_number(cells[name]) for name in (columns.time, columns.prompt, columns.output)}
+    if columns.time_is_date:
+        time: int | float | None = nanoseconds(cells[columns.time], place)
+    else:
+        time = fields.number(numbers, (columns.time,), place)
+    session = cells.get(columns.session or "", "")
+    model = cells.get(columns.model or "", "")
+    return Row(
+        prompt_tokens=fields.prompt_tokens(numbers, (columns.prompt,), place),
+        output_tokens=fields.output_tokens(numbers, (columns.output,), place, to.options.default_output),
+        time=time,
+        session=session or None,
+        labels={"model": model} if model else {},
+    )
+
+
+def _as_number(text: str) -> int | float | str | None:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text.strip() or None
+
+
+def nanoseconds(text: str, place: Place) -> int:
+    """A date as whole nanoseconds since 1970; a date without a zone is UTC."""
+    match = DATE.fullmatch(text.strip())
+    if match is None:
+        raise _not_a_date(text, place)
+    day, clock, fraction, zone = match.groups()
+    try:
+        moment = datetime.datetime.fromisoformat(f"{day}T{clock}{zone or 'Z'}")
+    except ValueError:
+        raise _not_a_date(text, place) from None
+    since = moment - EPOCH
+    return (since.days * 86_400 + since.seconds) * 10**9 + int((fraction or "").ljust(9, "0"))
+
+
+def _not_a_date(text: str, place: Place) -> TraceError:
+    return place.error(f"{shown(text)} is not a date such as 2023-11-16 18:17:03.9799600; {fields.SKIP}")

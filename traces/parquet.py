@@ -1,0 +1,111 @@
+"""Writes `Requests` to one Parquet file and reads them back exactly; it does not read anybody else's Parquet.
+
+One row a request. Columns: `arrival_s`, `prompt_tokens`, `output_tokens`, `session`, `salt`, `lora`, `units` (a list),
+`output_units` (a list, if known) and `label.NAME` (text); `unit_tokens`, `source` and the notes are in the metadata of
+the file under `kvtier`.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kvcache.request import Int32, Int64, Labels, Requests
+from traces.errors import TraceError
+from traces.options import ReadOptions
+from traces.source import PARQUET_MAGIC, Source
+
+METADATA = b"kvtier"
+VERSION = 1
+PLAIN = ("arrival_s", "prompt_tokens", "output_tokens", "session", "salt", "lora")
+LABEL = "label."
+
+
+def recognises(row: Mapping[str, Any]) -> bool:
+    """Whether the file is a Parquet file."""
+    return PARQUET_MAGIC.decode() in row
+
+
+def write_requests(requests: Requests, path: str | Path) -> None:
+    """Write a workload as Parquet."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    columns: dict[str, Any] = {name: pa.array(getattr(requests, name)) for name in PLAIN}
+    columns["units"] = _lists(requests.unit_offset, requests.units)
+    if requests.output_offset is not None and requests.output_units is not None:
+        columns["output_units"] = _lists(requests.output_offset, requests.output_units)
+    for name, label in requests.labels.items():
+        columns[LABEL + name] = pa.array([label.names[c] if c >= 0 else None for c in label.codes], pa.string())
+    kept = {
+        "version": VERSION,
+        "source": requests.source,
+        "unit_tokens": requests.unit_tokens,
+        "notes": requests.notes,
+        "labels": {name: label.names for name, label in requests.labels.items()},
+    }
+    table = pa.table(columns).replace_schema_metadata({METADATA: json.dumps(kept).encode()})
+    pq.write_table(table, path, compression="zstd")
+
+
+def read(source: Source, options: ReadOptions) -> Requests:
+    """A workload that `write_requests` wrote. No option applies: the file says everything."""
+    del options
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        table = pq.read_table(source.path)
+        kept = json.loads((table.schema.metadata or {})[METADATA])
+        return _requests(table, kept)
+    except KeyError as error:
+        raise source.error(f"this Parquet file has no {error}; only files that kvtier wrote can be read") from None
+    except (pa.ArrowException, OSError, ValueError, TypeError) as error:
+        raise source.error(f"damaged Parquet file: {str(error).splitlines()[0]}") from None
+
+
+def read_requests(path: str | Path) -> Requests:
+    """A workload that `write_requests` wrote."""
+    if not Path(path).is_file():
+        raise TraceError(f"{path}: no such file")
+    return read(Source(Path(path), str(path)), ReadOptions())
+
+
+def _requests(table: Any, kept: Mapping[str, Any]) -> Requests:
+    unit_offset, units = _ragged(table.column("units"))
+    output_offset, output_units = None, None
+    if "output_units" in table.column_names:
+        output_offset, output_units = _ragged(table.column("output_units"))
+    return Requests(
+        **{name: table.column(name).to_numpy() for name in PLAIN},
+        source=kept["source"],
+        unit_tokens=kept["unit_tokens"],
+        unit_offset=unit_offset,
+        units=units,
+        output_offset=output_offset,
+        output_units=output_units,
+        labels={name: _labels(table.column(LABEL + name), tuple(names)) for name, names in kept["labels"].items()},
+        notes=tuple(kept["notes"]),
+    )
+
+
+def _labels(column: Any, names: tuple[str, ...]) -> Labels:
+    code = {name: i for i, name in enumerate(names)}
+    values = column.to_pylist()
+    return Labels(np.array([-1 if v is None else code[v] for v in values], dtype=np.int32), names)
+
+
+def _lists(offset: Int64, values: Int32) -> Any:
+    import pyarrow as pa
+
+    return pa.LargeListArray.from_arrays(pa.array(offset), pa.array(values))
+
+
+def _ragged(column: Any) -> tuple[Int64, Int32]:
+    """Offsets from 0 and values of a column of lists, which may lie in several pieces."""
+    pieces = [piece for piece in column.chunks if len(piece)]
+    lengths = np.concatenate([np.empty(0, np.int64), *(np.diff(piece.offsets.to_numpy()) for piece in pieces)])
+    values = np.concatenate([np.empty(0, np.int32), *(piece.flatten().to_numpy() for piece in pieces)])
+    return np.concatenate(([0], np.cumsum(lengths))).astype(np.int64), values.astype(np.int32)
