@@ -1,0 +1,44 @@
+"""The result table of a sweep: one row a run. Finds columns by name and says which ones come near a wrong name."""
+
+import difflib
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The words for `known`: the ones like `name`, or all."""
+    words = sorted(known)
+    close = difflib.get_close_matches(name, words, n=4, cutoff=0.4)
+    return f"did you mean {', '.join(close)}?" if close else f"there are {', '.join(words)}"
+
+
+def require(frame: pd.DataFrame, name: str) -> str:
+    """The full name of a numeric column (its last part will do); if none, an error naming the near ones."""
+    numbers = frame.select_dtypes("number").columns
+    found = [str(c) for c in numbers if name in {c, str(c).rsplit(".", maxsplit=1)[-1]}]
+    if found:
+        return found[0]
+    if name in frame.columns:
+        empty = bool(frame[name].isna().all())
+        raise ValueError(f"column {name} holds {'nothing (a run without timing?)' if empty else 'no numbers'}")
+    raise ValueError(f"no column {name}; {nearest(name, map(str, numbers))}")
+
+
+def read_sweep(directory: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """The table of a sweep and what it was made from."""
+    if not directory.is_dir():
+        raise ValueError(f"{directory}: no such directory")
+    path = directory / "sweep.parquet"
+    if not path.exists():
+        raise ValueError(
+            f"{directory}: no sweep.parquet in it; `kvtier sweep TRACE --grid ... --out {directory}` makes one"
+        )
+    about = directory / "about.json"
+    frame = pd.read_parquet(path)
+    if frame.empty:
+        raise ValueError(f"{path}: the sweep has no rows")
+    return frame, json.loads(about.read_text(encoding="utf-8")) if about.exists() else {}
