@@ -108,7 +108,7 @@ def full_name(key: str) -> str:
     last = key.rsplit(".", maxsplit=1)[-1]
     if last in IGNORED_KV_CACHE or key in IGNORED:
         raise SpecError(f"{key} has no effect on this simulation, so it cannot be set")
-    raise SpecError(f"unknown key {key}; {near(key, every | set(known))}")
+    raise SpecError(f"unknown key {key}; {near(key, every if '.' in key else known)}")
 
 
 def changed(data: dict[str, Any], key: str, value: Any) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from experiments.complaints import SpecError, near
 from experiments.spec import RetentionRule
 from kvcache.compiled import compiled
+from kvcache.curve import prefix_blocks
 from kvcache.request import Int32, Int64, Requests
 from kvcache.retention import RetentionColumns
 
@@ -31,44 +32,14 @@ Bool = NDArray[np.bool_]
 
 
 @compiled
-def _count_sessions(
-    order: Int64,
-    owner: Int64,
-    space: Int64,
-    unit_offset: Int64,
-    units: Int32,
-    keys: Int64,
-    prefix: Int32,
-    sessions: Int32,
-) -> None:
-    """Number every distinct prefix (`prefix`, one entry a unit of the trace) and count its sessions.
-
-    `order` lists the requests session by session, so a prefix seen by the session before needs no set of sessions.
-    `space` is the root of each request's namespace (salt, LoRA): content that cannot be shared is not shared. `keys` is
-    an open hash table, rows of (parent prefix and unit, prefix), a power of two of them, at least twice the units.
-    """
-    mask = len(keys) // 2 - 1
+def _count_sessions(order: Int64, owner: Int64, unit_offset: Int64, prefix: Int32, sessions: Int32) -> None:
+    """In how many sessions each prefix occurs. `order` goes session by session, so only the last owner is compared."""
     last = np.full(len(sessions), -1, np.int64)
-    count = 0
     for i in order:
-        parent = space[i]
-        for k in range(unit_offset[i], unit_offset[i + 1]):
-            unit = np.int64(units[k])
-            mixed = parent * 40503 ^ unit * 2654435761
-            at = (mixed ^ mixed >> 29) & mask
-            key = parent << 31 | unit
-            while keys[2 * at + 1] >= 0 and keys[2 * at] != key:
-                at = (at + 1) & mask
-            if keys[2 * at + 1] < 0:
-                keys[2 * at] = key
-                keys[2 * at + 1] = count
-                count += 1
-            node = keys[2 * at + 1]
+        for node in prefix[unit_offset[i] : unit_offset[i + 1]]:
             if last[node] != owner[i]:
                 last[node] = owner[i]
                 sessions[node] += 1
-            prefix[k] = node
-            parent = node + 1
 
 
 @compiled
@@ -99,24 +70,13 @@ class _Shared:
         return np.minimum(shared * requests.unit_tokens, requests.prompt_tokens)
 
     def _count(self) -> tuple[Int32, Int32]:
-        requests = self.requests
-        n = len(requests)
-        total = int(requests.unit_offset[-1]) if n else 0
-        owner = np.where(requests.session >= 0, requests.session, requests.session.max(initial=-1) + 1 + np.arange(n))
-        pair = np.stack([requests.salt, requests.lora], axis=1)
-        space = np.unique(pair, axis=0, return_inverse=True)[1].reshape(-1) if n else np.empty(0)
-        keys = np.full(2 << max(4, (2 * total).bit_length()), -1, np.int64)
-        prefix, sessions = np.empty(total, np.int32), np.zeros(total, np.int32)
-        _count_sessions(
-            np.argsort(owner, kind="stable"),
-            owner.astype(np.int64),
-            total + 1 + space.astype(np.int64),  # behind the numbers of all prefixes
-            requests.unit_offset,
-            requests.units,
-            keys,
-            prefix,
-            sessions,
-        )
+        """The prefix that ends with each unit of the trace, and in how many sessions each prefix occurs."""
+        session = self.requests.session.astype(np.int64)
+        alone = session.max(initial=-1) + 1 + np.arange(len(session))
+        owner = np.where(session >= 0, session, alone)
+        prefix, parents = prefix_blocks(self.requests)
+        sessions = np.zeros(len(parents), np.int32)
+        _count_sessions(np.argsort(owner, kind="stable"), owner, self.requests.unit_offset, prefix, sessions)
         return prefix, sessions
 
 

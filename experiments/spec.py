@@ -65,9 +65,7 @@ class Section(BaseModel):
 class KvCacheConfig(Section):
     """TensorRT-LLM's KvCacheConfig, with its defaults."""
 
-    tokens_per_block: Count = Field(
-        default=32, description="tokens in one block (TensorRT-LLM documents powers of two)"
-    )
+    tokens_per_block: Count = Field(default=32, description="tokens in one block; TensorRT-LLM documents powers of two")
     enable_block_reuse: bool = Field(
         default=True, description="keep finished blocks and match new prompts against them"
     )

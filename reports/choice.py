@@ -40,7 +40,8 @@ def choose(directory: Path, x: str, y: str, out: Path | None = None) -> Choice:
 
 def lines(choice: Choice, x: str, y: str) -> list[str]:
     """What to print: how many runs are in the front, and the knee's figures."""
-    text = [f"{len(choice.front)} runs in the front"]
+    count = len(choice.front)
+    text = [f"{count} {'run' if count == 1 else 'runs'} in the front"]
     for _, row in choice.front[choice.front["knee"]].iterrows():
         figures = ", ".join(f"{column(c).label} {row[c] / column(c).divisor:.4g} {column(c).unit}" for c in (x, y))
         text.append(f"knee: {choice.knee}: {figures}" if choice.knee else f"knee: {figures}")

@@ -50,7 +50,7 @@ LOOK: Any = {
 
 def shown(value: Any) -> str:
     """A configuration value as text: 3000000 → 3M, 32.0 → 32, nothing → default."""
-    if value is None or (isinstance(value, float) and np.isnan(value)):
+    if value is None or pd.isna(value):
         return "default"
     if isinstance(value, bool | str | np.bool_):
         return str(value)
@@ -114,7 +114,7 @@ def pareto_plot(frame: pd.DataFrame, x: str, y: str, keys: Sequence[str], path: 
     frame = frame[frame[x].notna() & frame[y].notna()].reset_index(drop=True)
     if frame.empty:
         raise ValueError(f"no run has both {x} and {y}")
-    cost = pareto.costs(frame[x].to_numpy(), frame[y].to_numpy(), column(x).better, column(y).better)
+    cost = pareto.costs(frame[x].to_numpy(float), frame[y].to_numpy(float), column(x).better, column(y).better)
     chosen = pareto.front(cost)
     knee = pareto.knee(cost, chosen)
     with mpl.rc_context(LOOK):
@@ -132,7 +132,7 @@ def pareto_plot(frame: pd.DataFrame, x: str, y: str, keys: Sequence[str], path: 
 
 
 def _points(frame: pd.DataFrame, x: str, y: str) -> NDArray[np.float64]:
-    return np.stack([frame[x] / column(x).divisor, frame[y] / column(y).divisor], axis=1)
+    return np.stack([frame[name].to_numpy(float) / column(name).divisor for name in (x, y)], axis=1)
 
 
 def _draw_runs(axes: Axes, frame: pd.DataFrame, x: str, y: str, keys: Sequence[str]) -> None:

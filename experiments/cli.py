@@ -1,0 +1,191 @@
+"""The `kvtier` command. Each command reads its options, calls one function and says where the result is.
+
+A fault of the input is one line on stderr and exit code 2, Ctrl-C one line and 130. With KVTIER_DEBUG set the whole
+traceback is shown instead.
+"""
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from experiments import options as o
+
+
+class Commands(TyperGroup):
+    """Turns exceptions into the lines and exit codes above."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            raise
+        except (ValueError, OSError) as error:
+            if os.environ.get("KVTIER_DEBUG"):
+                raise
+            typer.echo(f"kvtier: {_one_line(error)}", err=True)
+            raise typer.Exit(2) from None
+        except KeyboardInterrupt as error:
+            typer.echo(f"kvtier: {error or 'stopped'}", err=True)
+            raise typer.Exit(130) from None
+
+
+def _one_line(error: Exception) -> str:
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    return " ".join(str(error).split())
+
+
+app = typer.Typer(
+    cls=Commands, no_args_is_help=True, add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from experiments.version import kvtier_version
+
+        typer.echo(f"kvtier {kvtier_version()}")
+        raise typer.Exit
+
+
+@app.callback()
+def kvtier(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Where should each KV-cache block live, and for how long? Replays traces through a serving engine's rules."""
+
+
+@app.command()
+def replay(
+    trace: o.TraceName,
+    spec: o.SpecFile = None,
+    set_: o.Settings = None,
+    gpu_tokens: o.GpuTokens = None,
+    gpu_blocks: o.GpuBlocks = None,
+    host_tokens: o.HostTokens = None,
+    host_blocks: o.HostBlocks = None,
+    disk_tokens: o.DiskTokens = None,
+    json: o.Json = None,
+    no_timing: o.NoTiming = False,
+    format: o.Format = None,
+    trace_block_size: o.BlockSize = None,
+    time_unit: o.TimeUnit = None,
+    default_output: o.DefaultOutput = None,
+    skip_bad_lines: o.SkipBadLines = False,
+    strict: o.Strict = False,
+    limit: o.Limit = None,
+) -> None:
+    """Replay a trace once and show what was found where, what moved, and how long requests took.
+
+    Example: [bold]kvtier replay mooncake_arxiv_first1000 --gpu-tokens 500000 --host-tokens 1e6[/bold]
+    """
+    from experiments.replay import Pools, replayed, show
+
+    pools = Pools(gpu_tokens, gpu_blocks, host_tokens, host_blocks, disk_tokens)
+    source = _trace(trace, format, trace_block_size, time_unit, default_output, skip_bad_lines, strict, limit)
+    show(replayed(source, spec, [*(set_ or []), *pools.settings()], timing=not no_timing), json)
+
+
+@app.command()
+def sweep(
+    trace: o.TraceName,
+    grid: Annotated[list[str], typer.Option(metavar="KEY=VALUES", help="a,b,c or start:stop:step, both included.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the results go.")],
+    spec: o.SpecFile = None,
+    set_: o.Settings = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Processes; one a core otherwise.")] = None,
+    no_timing: o.NoTiming = False,
+    format: o.Format = None,
+    trace_block_size: o.BlockSize = None,
+    time_unit: o.TimeUnit = None,
+    default_output: o.DefaultOutput = None,
+    skip_bad_lines: o.SkipBadLines = False,
+    strict: o.Strict = False,
+    limit: o.Limit = None,
+) -> None:
+    """Replay a trace for every combination of settings, over all cores.
+
+    Example: [bold]kvtier sweep mooncake_conversation --spec mooncake_hour \
+--grid tokens_per_block=32,64 --out runs/hour[/bold]
+    """
+    from experiments.replay import swept
+
+    source = _trace(trace, format, trace_block_size, time_unit, default_output, skip_bad_lines, strict, limit)
+    table = swept(source, spec, set_ or [], grid, out, timing=not no_timing, workers=jobs, command=sys.argv)
+    typer.echo(table)
+
+
+@app.command()
+def pareto(
+    directory: o.Directory,
+    x: Annotated[str, typer.Option("--x", help="Column of the horizontal axis, e.g. moved_bytes.")],
+    y: Annotated[str, typer.Option("--y", help="Column of the vertical axis, e.g. hit_rate_tokens.")],
+    out: Annotated[Path | None, typer.Option(metavar="FILE.png", help="The plot; in DIR otherwise.")] = None,
+) -> None:
+    """Plot the runs of a sweep, mark those no other run beats, and write them to a CSV beside the plot.
+
+    Example: [bold]kvtier pareto runs/hour --x moved_bytes --y hit_rate_tokens[/bold]
+    """
+    from reports.choice import choose, lines
+
+    choice = choose(directory, x, y, out)
+    for line in [*lines(choice, x, y), choice.plot, choice.table]:
+        typer.echo(line)
+
+
+@app.command()
+def curve(
+    trace: o.TraceName,
+    capacity: Annotated[str, typer.Option(metavar="N,N,...", help="Cache sizes in trace blocks; inf: no limit.")],
+    view: Annotated[str, typer.Option(help="flat: blocks by themselves; tree: prefixes.")] = "tree",
+    policy: Annotated[
+        str, typer.Option(metavar="P,P,...", help="Which block leaves first: lru, fifo, lfu, ...")
+    ] = "lru",
+    host_capacity: Annotated[int | None, typer.Option(min=0, help="Second tier, trace blocks.")] = None,
+    inclusion: Annotated[str, typer.Option(help="exclusive: one copy of a block; inclusive: two.")] = "exclusive",
+    json: o.Json = None,
+    format: o.Format = None,
+    trace_block_size: o.BlockSize = None,
+    time_unit: o.TimeUnit = None,
+    default_output: o.DefaultOutput = None,
+    skip_bad_lines: o.SkipBadLines = False,
+    strict: o.Strict = False,
+    limit: o.Limit = None,
+) -> None:
+    """Hit rates of plain policies over cache sizes: what any cache could find in this trace.
+
+    Example: [bold]kvtier curve mooncake_conversation --policy lru,fifo,lfu --capacity 1000,5000,10000,inf[/bold]
+    """
+    from experiments.curves import curves, show
+
+    source = _trace(trace, format, trace_block_size, time_unit, default_output, skip_bad_lines, strict, limit)
+    show(*curves(source, view, policy, capacity, host_capacity, inclusion), json)
+
+
+def _trace(
+    name: str,
+    format: str | None,
+    trace_block_size: int | None,
+    time_unit: str | None,
+    default_output: int | None,
+    skip_bad_lines: bool,
+    strict: bool,
+    limit: int | None,
+) -> Any:
+    from experiments.trace import Trace
+    from traces.options import ReadOptions
+
+    options = ReadOptions(trace_block_size, time_unit, default_output, skip_bad_lines, strict)
+    return Trace(name, format, options, limit)
+
+
+def main() -> None:
+    """The console script."""
+    app(prog_name="kvtier")

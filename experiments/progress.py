@@ -1,0 +1,58 @@
+"""Shows on stderr how far a long run is: a bar with rate and time left on a terminal, else a line now and then."""
+
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+PLAIN_EVERY_S = 10.0
+
+Report = Callable[[int, int], None]
+"""Called with how many are done and how many there are."""
+
+
+class _Rate(ProgressColumn):
+    """How many a second."""
+
+    def __init__(self, unit: str) -> None:
+        super().__init__()
+        self.unit = unit
+
+    def render(self, task: Task) -> Text:
+        """The rate so far, as text."""
+        speed = task.finished_speed or task.speed
+        return Text(f"{speed:,.3g} {self.unit}/s" if speed else "")
+
+
+@contextmanager
+def progress(unit: str, console: Console | None = None) -> Generator[Report, None, None]:
+    """A function to report to while the block runs."""
+    console = console or Console(stderr=True)
+    if not console.is_terminal:
+        yield _Plain(unit, console)
+        return
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn(unit), _Rate(unit), TimeRemainingColumn(compact=True))
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(unit, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+class _Plain:
+    """A line every ten seconds, so that a short run says nothing and a log stays short."""
+
+    def __init__(self, unit: str, console: Console) -> None:
+        self.unit, self.console = unit, console
+        self.start_s = self.last_s = time.monotonic()
+
+    def __call__(self, done: int, total: int) -> None:
+        now_s = time.monotonic()
+        if done and now_s - self.last_s >= PLAIN_EVERY_S:
+            self.last_s = now_s
+            rate = done / (now_s - self.start_s)
+            self.console.print(
+                f"{done} of {total} {self.unit}, {rate:.3g} {self.unit}/s, {(total - done) / rate:.0f} s left",
+                highlight=False,
+            )

@@ -1,0 +1,80 @@
+"""What `kvtier replay` and `kvtier sweep` do once their options are read."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from experiments import console
+from experiments.grid import axes
+from experiments.load import finished, load, read, split, value_of
+from experiments.progress import progress
+from experiments.sweep import Sweep, sweep
+from experiments.trace import Trace
+
+
+@dataclass(frozen=True)
+class Pools:
+    """Pool sizes from the command line, as written there."""
+
+    gpu_tokens: str | None = None
+    gpu_blocks: str | None = None
+    host_tokens: str | None = None
+    host_blocks: str | None = None
+    disk_tokens: str | None = None
+
+    def settings(self) -> list[str]:
+        """As `key=value`; giving one pool twice is refused."""
+        for tier in ("gpu", "host"):
+            if getattr(self, f"{tier}_tokens") is not None and getattr(self, f"{tier}_blocks") is not None:
+                raise ValueError(f"give --{tier}-tokens or --{tier}-blocks, not both")
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        return [f"capacity.{name}={value}" for name, value in given.items() if value is not None]
+
+
+def replayed(trace: Trace, spec: str | None, settings: Sequence[str], *, timing: bool) -> dict[str, Any]:
+    """The row of one run; its notes begin with those about the spec and the trace."""
+    checked, notes = load(spec, settings)
+    requests = trace.requests()
+    from experiments.run import run
+
+    with progress("requests") as report:
+        row = run(checked, requests, timing=timing, progress=report)
+    return {**row, "notes": list(dict.fromkeys([*notes, *requests.notes, *row.get("notes", [])]))}
+
+
+def show(row: dict[str, Any], json: str | None) -> None:
+    """Notes, then the table; with `--json FILE` the row goes there, and with `-` it takes the table's place."""
+    console.note(row["notes"])
+    if json is not None:
+        console.write_json(row, json)
+    if json != "-":
+        console.summary(row)
+    if json not in {None, "-"}:
+        console.say(str(json))
+
+
+def swept(
+    trace: Trace,
+    spec: str | None,
+    settings: Sequence[str],
+    grid: Sequence[str],
+    out: Path,
+    *,
+    timing: bool,
+    workers: int | None,
+    command: Sequence[str],
+) -> Path:
+    """Run a sweep and return its table's path. Notes and the number of failed runs go to stderr."""
+    draft = read(spec)
+    pairs = [(key, value_of(text)) for key, text in map(split, settings)]
+    notes = finished(draft, pairs)[1]
+    task = Sweep(draft, pairs, axes(grid), trace, out, timing, workers, [Path(command[0]).name, *command[1:]])
+    from experiments.run import run
+
+    with progress("runs") as report:
+        rows = sweep(task, run, report)
+    failed = [row["error"] for row in rows if row["error"]]
+    some = [f"{len(failed)} of {len(rows)} runs failed; the first: {failed[0]}"] if failed else []
+    console.note([*notes, *trace.requests().notes, *some])
+    return out / "sweep.parquet"
