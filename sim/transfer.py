@@ -1,0 +1,134 @@
+"""Seconds a copy takes over one link: a cost for each descriptor, and a bandwidth that depends on its size.
+
+It moves nothing and queues nothing (the links do); it does not know which tier is at either end. Directions are named
+from the GPU: `h2d` brings bytes to it (onboard, disk read, receive), `d2h` takes them away (offload, disk write, send).
+
+    one descriptor of s bytes         latency_s + s / bandwidth_bytes_per_s            where nothing was measured
+                                      s / table(s), the table in log size and log B/s  where something was
+    one copy                          start_s + descriptors x that
+    while the other direction works   the whole / duplex_factor
+
+Below a table's first size a descriptor takes as long as the first one does; above its last the bandwidth stays.
+`copy_seconds` is the definition; `copy_seconds_c` is the same over a flat `LinkParams`, for compiled loops.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvcache.compiled import compiled
+
+LinkParams = NDArray[np.float64]
+"""A link direction as numbers: the five below, then the table's log sizes, then its log bandwidths."""
+
+LATENCY_S, BANDWIDTH, DUPLEX, START_S, TABLE_ROWS, TABLE = range(6)
+
+
+@dataclass(frozen=True)
+class LinkDirection:
+    """One direction of a link. `table` holds (bytes of a descriptor, bytes per second), sizes ascending.
+
+    `duplex_factor` is the share of its speed a direction keeps while the other works. `start_s` is paid once a copy.
+    """
+
+    latency_s: float
+    bandwidth_bytes_per_s: float
+    table: tuple[tuple[float, float], ...] = ()
+    duplex_factor: float = 1.0
+    start_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name, value in (("latency_s", self.latency_s), ("start_s", self.start_s)):
+            if not 0 <= value < math.inf:
+                raise ValueError(f"{name} is {value}; it must be a number of seconds, at least 0")
+        if not 0 < self.bandwidth_bytes_per_s < math.inf:
+            raise ValueError(f"bandwidth_bytes_per_s is {self.bandwidth_bytes_per_s}; it must be above 0")
+        if not 0 < self.duplex_factor <= 1:
+            raise ValueError(f"duplex_factor is {self.duplex_factor}; it must be in (0, 1]")
+        sizes = [size for size, _ in self.table]
+        if any(size <= 0 or rate <= 0 for size, rate in self.table) or sizes != sorted(set(sizes)):
+            raise ValueError(f"table has the sizes {sizes}; they must ascend, and sizes and rates be above 0")
+
+
+@dataclass(frozen=True)
+class Link:
+    """Both directions of a link."""
+
+    h2d: LinkDirection
+    d2h: LinkDirection
+
+
+def descriptor_seconds(direction: LinkDirection, bytes_per_descriptor: float) -> float:
+    """One descriptor, the other direction quiet."""
+    table = direction.table
+    if not table:
+        return direction.latency_s + bytes_per_descriptor / direction.bandwidth_bytes_per_s
+    if bytes_per_descriptor <= table[0][0]:
+        return table[0][0] / table[0][1]
+    if bytes_per_descriptor >= table[-1][0]:
+        return bytes_per_descriptor / table[-1][1]
+    i = next(i for i, (size, _) in enumerate(table) if size > bytes_per_descriptor)
+    (size0, rate0), (size1, rate1) = table[i - 1], table[i]
+    x = (math.log(bytes_per_descriptor) - math.log(size0)) / (math.log(size1) - math.log(size0))
+    return bytes_per_descriptor / math.exp(math.log(rate0) + x * (math.log(rate1) - math.log(rate0)))
+
+
+def copy_seconds(
+    direction: LinkDirection, n_descriptors: int, bytes_per_descriptor: float, busy_other_direction: bool = False
+) -> float:
+    """One copy of `n_descriptors` pieces of the same size; nothing to copy takes no time."""
+    if n_descriptors == 0:
+        return 0.0
+    seconds = direction.start_s + n_descriptors * descriptor_seconds(direction, bytes_per_descriptor)
+    return seconds / direction.duplex_factor if busy_other_direction else seconds
+
+
+def through_host(disk: LinkDirection, host: LinkDirection) -> LinkDirection:
+    """A file moved by way of host memory, one leg after the other, as TensorRT-LLM's POSIX mode does it."""
+    rate = 1.0 / (1.0 / disk.bandwidth_bytes_per_s + 1.0 / host.bandwidth_bytes_per_s)
+    sizes = sorted({size for size, _ in (*disk.table, *host.table)})
+    table = tuple((s, s / (descriptor_seconds(disk, s) + descriptor_seconds(host, s))) for s in sizes)
+    duplex = min(disk.duplex_factor, host.duplex_factor)
+    return LinkDirection(disk.latency_s + host.latency_s, rate, table, duplex, disk.start_s + host.start_s)
+
+
+def link_params(direction: LinkDirection) -> LinkParams:
+    """The direction as `copy_seconds_c` reads it."""
+    head = [
+        direction.latency_s,
+        direction.bandwidth_bytes_per_s,
+        direction.duplex_factor,
+        direction.start_s,
+        len(direction.table),
+    ]
+    sizes = [math.log(size) for size, _ in direction.table]
+    rates = [math.log(rate) for _, rate in direction.table]
+    return np.array(head + sizes + rates, np.float64)
+
+
+@compiled
+def copy_seconds_c(params: LinkParams, n_blocks: int, descriptors_per_block: int, bytes_per_descriptor: float) -> float:
+    """`copy_seconds` with the other direction quiet (params[DUPLEX] is the factor to divide by where it is not)."""
+    n_descriptors = n_blocks * descriptors_per_block
+    if n_descriptors == 0:
+        return 0.0
+    rows = int(params[TABLE_ROWS])
+    size = float(bytes_per_descriptor)
+    if rows == 0:
+        each = params[LATENCY_S] + size / params[BANDWIDTH]
+    else:
+        log_size = math.log(max(size, 1.0))
+        last = TABLE + rows - 1
+        if log_size <= params[TABLE]:
+            each = math.exp(params[TABLE] - params[TABLE + rows])
+        elif log_size >= params[last]:
+            each = size / math.exp(params[last + rows])
+        else:
+            i = TABLE + 1
+            while params[i] <= log_size:
+                i += 1
+            x = (log_size - params[i - 1]) / (params[i] - params[i - 1])
+            each = size / math.exp(params[i - 1 + rows] + x * (params[i + rows] - params[i - 1 + rows]))
+    return float(params[START_S] + n_descriptors * each)
