@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvcache.request import Int64
-from traces.errors import Place
+from traces.errors import Place, TraceError
 
 GUESSES = tuple(2**k for k in range(17))
 OPTION = "--trace-block-size"
@@ -38,13 +38,13 @@ def guessed(prompt_tokens: Int64, n_ids: Int64) -> Block | None:
     return Block(fits[0], is_guess=True) if len(fits) == 1 else None
 
 
-def misfit(place: Place, prompt_tokens: int, n_ids: int, block_tokens: int) -> str:
-    """The line for the user about one row whose number of ids is wrong."""
-    floor, ceil = prompt_tokens // block_tokens, -(-prompt_tokens // block_tokens)
+def misfit(place: Place, field: str, tokens: int, n_ids: int, block_tokens: int) -> TraceError:
+    """The error about one row whose number of ids is wrong."""
+    floor, ceil = tokens // block_tokens, -(-tokens // block_tokens)
     expected = f"{ceil}" if floor in {ceil, 0} else f"{floor} or {ceil}"
-    return (
-        f"{place}: hash_ids has {n_ids} ids for {prompt_tokens} tokens; blocks of {block_tokens} tokens make it "
-        f"{expected}; {sizes_that_fit(prompt_tokens, n_ids)}; set {OPTION}"
+    return place.error(
+        f"{field} has {n_ids} ids for {tokens} tokens; blocks of {block_tokens} tokens make it {expected}; "
+        f"{sizes_that_fit(tokens, n_ids)}; set {OPTION}"
     )
 
 

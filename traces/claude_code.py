@@ -15,7 +15,8 @@ from traces.intern import Interner
 from traces.options import ReadOptions
 from traces.source import Source
 
-CLAUDE_CODE = Convention(time_unit="s", block_tokens=64, sessions_share_a_clock=False)
+CLAUDE_CODE = Convention(time_unit="s", block_tokens=64, rows_are_in_time_order=False)
+DEEPEST = 16  # a sub-agent of a sub-agent occurs; more than this is a damaged file
 
 
 def recognises(row: Mapping[str, Any]) -> bool:
@@ -71,6 +72,8 @@ def _requests(
         since_start = fields.number(request, ("t",), inner)
         if since_start is None:
             raise inner.error(f"t (seconds since the session began) is missing; {fields.SKIP}")
+        if request.get("type") == "subagent" and len(session) > DEEPEST:
+            raise inner.error(f"sub-agents are nested more than {DEEPEST} deep; {fields.SKIP}")
         if request.get("type") == "subagent":
             agent = fields.label(request, ("agent_id",), inner) or str(number)
             yield from _requests(request, inner, to, ids, (*session, agent), spawned_at + since_start)

@@ -42,8 +42,8 @@ class Convention:
     block_tokens: int
     ids_are_blocks: bool = True
     """False where an id is a token, or where there are no ids: no chain to check, no private prompt to report."""
-    sessions_share_a_clock: bool = True
-    """False where every session counts from its own start, so that the file cannot be in time order."""
+    rows_are_in_time_order: bool = True
+    """False where the format cannot keep them so: sessions with own clocks, rows written when a request ended."""
     time_note: str = ""
 
 
@@ -128,7 +128,7 @@ class Collector:
     def _block(self, convention: Convention) -> int:
         """The block size, after rows that do not fit it were refused or left out."""
         self._refuse_if_empty()
-        prompt, n_ids = _int32(self.prompt).astype(np.int64), np.diff(_int64(self.ids_end))
+        prompt, n_ids, total, n_all_ids = self._counts()
         if not convention.ids_are_blocks and self.options.trace_block_size is not None:
             raise self.source.error(f"{blocks.OPTION} does not apply: this format has tokens or lengths, no hash ids")
         stated = self.options.trace_block_size or self.block_size
@@ -137,18 +137,25 @@ class Collector:
         if not fits.all() and stated is None and convention.ids_are_blocks:
             block = blocks.guessed(prompt, n_ids) or block
             fits = blocks.fitting(prompt, n_ids, block.tokens)
-        if not fits.all():
-            wrong = int(np.argmin(fits))
-            error = TraceError(blocks.misfit(self.places[wrong], prompt[wrong], n_ids[wrong], block.tokens))
+        all_fit = fits & blocks.fitting(total, n_all_ids, block.tokens)
+        if not all_fit.all():
+            wrong = int(np.argmin(all_fit))
+            what = ("all_hash_ids", total, n_all_ids) if fits[wrong] else ("hash_ids", prompt, n_ids)
+            error = blocks.misfit(self.places[wrong], what[0], int(what[1][wrong]), int(what[2][wrong]), block.tokens)
             if not self.options.skip_bad_lines:
                 raise error
-            self._keep(np.flatnonzero(fits), error)
+            self._keep(np.flatnonzero(all_fit), error)
         elif block.is_guess:
             self._repaired(
                 f"{convention.block_tokens} tokens a block does not fit; {block.tokens} is the only power of two that "
                 f"fits all rows and is used; {blocks.OPTION} overrides"
             )
         return block.tokens
+
+    def _counts(self) -> tuple[Int64, Int64, Int64, Int64]:
+        """Tokens and ids of each prompt, and of each prompt and output together."""
+        prompt = _int32(self.prompt).astype(np.int64)
+        return prompt, np.diff(_int64(self.ids_end)), prompt + _int32(self.output), np.diff(_int64(self.all_ids_end))
 
     def _keep(self, rows: Int64, error: TraceError) -> None:
         self.skipped += [error] * (len(self.places) - len(rows))
@@ -169,7 +176,7 @@ class Collector:
     def _order(self, convention: Convention) -> Int64:
         times = np.array([t - self.times[0] for t in self.times], dtype=np.float64)
         late = int((times < np.maximum.accumulate(times)).sum())
-        if late and convention.sessions_share_a_clock:
+        if late and convention.rows_are_in_time_order:
             self._repaired(f"{late} of {len(times)} rows were out of time order; sorted by time, ties in file order")
         return np.argsort(times, kind="stable")
 
@@ -183,15 +190,7 @@ class Collector:
         if not self.all_ids:
             return None, None
         start, end = _int64(self.all_ids_end)[:-1], _int64(self.all_ids_end)[1:]
-        prompt = _int32(self.prompt).astype(np.int64)
-        total = prompt + _int32(self.output)
-        has = end > start
-        fits = blocks.fitting(total, end - start, block)
-        if not fits.all():
-            i = int(np.argmin(fits))
-            what = blocks.misfit(self.places[i], int(total[i]), int((end - start)[i]), block)
-            raise TraceError(what.replace("hash_ids", "all_hash_ids", 1))
-        first = np.where(has, np.minimum(start + prompt // block, end), start)
+        first = np.minimum(start + _int32(self.prompt) // block, end)
         return gathered_spans(_int32(self.all_ids), first, end, order)
 
     def _say_what_was_unusual(self, convention: Convention) -> None:
@@ -202,8 +201,8 @@ class Collector:
             self.notes.append(f"{name}: {convention.time_note}; --time-unit overrides")
         if self.n_delayed:
             self.notes.append(
-                f"{name}: {self.n_delayed} requests have a delay, no timestamp; placed that long after the arrival of "
-                f"the request before in their session"
+                f"{name}: {self.n_delayed} of {n} requests have a delay and no timestamp; placed that long after "
+                f"the arrival of the request before in their session"
             )
         private = int((np.diff(_int64(self.ids_end)) == 0).sum())
         if convention.ids_are_blocks and private:

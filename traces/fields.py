@@ -1,20 +1,27 @@
 """Takes typed values out of one JSON row, and says exactly which field is wrong. It does not know any format."""
 
-import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from traces.errors import Place, shown
+from traces.errors import Place, TraceError, shown
 
 INT32_MAX = 2**31 - 1
+LARGEST = 2.0**63
+SURROGATE = re.compile(r"[\ud800-\udfff]")
 SKIP = "--skip-bad-lines leaves such lines out"
 
 
 def fields_of(value: Any, place: Place) -> Mapping[str, Any]:
     """The row as a mapping of fields."""
     if not isinstance(value, dict):
-        raise place.error(f"a row must be a JSON object, this is {shown(value)}; {SKIP}")
+        raise not_a_row(value, place)
     return value
+
+
+def not_a_row(value: Any, place: Place) -> TraceError:
+    """The error for a line that is JSON but no request."""
+    return place.error(f"a row must be a JSON object, this is {shown(value)}; {SKIP}")
 
 
 def pick(row: Mapping[str, Any], names: Sequence[str], place: Place) -> Any:
@@ -32,12 +39,12 @@ def pick(row: Mapping[str, Any], names: Sequence[str], place: Place) -> Any:
 
 
 def number(row: Mapping[str, Any], names: Sequence[str], place: Place) -> int | float | None:
-    """A finite number, or None where the row has none."""
+    """A number that is not negative, or None where the row has none."""
     value = pick(row, names, place)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise place.error(f"{names[0]} is {shown(value)}; it must be a number; {SKIP}")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= LARGEST:
+        raise place.error(f"{names[0]} is {shown(value)}; it must be a number from 0 to 2**63; {SKIP}")
     return value
 
 
@@ -72,6 +79,16 @@ def output_tokens(row: Mapping[str, Any], names: Sequence[str], place: Place, de
     return default
 
 
+def inner(row: Mapping[str, Any], name: str, place: Place) -> Mapping[str, Any]:
+    """A JSON object inside the row; empty where the row has none."""
+    value = row.get(name)
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise place.error(f"{name} is {shown(value)}; it must be a JSON object; {SKIP}")
+    return value
+
+
 def sequence(row: Mapping[str, Any], name: str, place: Place) -> list[Any] | None:
     """A list, or None where the row has none."""
     value = row.get(name)
@@ -83,8 +100,8 @@ def sequence(row: Mapping[str, Any], name: str, place: Place) -> list[Any] | Non
 def label(row: Mapping[str, Any], names: Sequence[str], place: Place) -> str | None:
     """A name (text or number), or None where the row has none."""
     value = pick(row, names, place)
-    if value is None or isinstance(value, str):
+    if value is None or (isinstance(value, str) and not SURROGATE.search(value)):
         return value
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise place.error(f"{names[0]} is {shown(value)}; it must be text or a number; {SKIP}")
+        raise place.error(f"{names[0]} is {shown(value)}; it must be a number or well-formed text; {SKIP}")
     return str(value)

@@ -7,7 +7,7 @@ import csv
 import datetime
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from kvcache.request import Requests
@@ -45,7 +45,9 @@ VIDUR = Columns("arrived_at", "num_prefill_tokens", "num_decode_tokens")
 
 def read_azure(source: Source, options: ReadOptions) -> Requests:
     """An Azure LLM inference trace: dates with up to nine digits of a second."""
-    return _read(source, replace(options, time_unit=None), AZURE, "ns")
+    if options.time_unit is not None:
+        raise source.error("--time-unit does not apply: the TIMESTAMP column holds dates")
+    return _read(source, options, AZURE, "ns")
 
 
 def read_burstgpt(source: Source, options: ReadOptions) -> Requests:
@@ -71,16 +73,24 @@ def _values(source: Source, columns: Columns) -> Iterator[tuple[Place, Any]]:
     """Every row below the header as column -> text."""
     lines = source.lines()
     header_place, header_text = next(lines, (None, ""))
-    header = [name.strip() for name in next(csv.reader([header_text]), [])]
+    header = [name.strip() for name in cells_of(header_text)]
     if header_place is not None and not columns.named_in(dict.fromkeys(header)):
         needed = ", ".join((columns.time, columns.prompt, columns.output))
         raise header_place.error(f"the header is {shown(header_text)}; this format needs the columns {needed}")
     for place, text in lines:
-        cells = next(csv.reader([text]))
+        cells = cells_of(text)
         if len(cells) == len(header):
             yield place, dict(zip(header, cells, strict=True))
         else:
             yield place, place.error(f"{len(cells)} columns, the header has {len(header)}; {fields.SKIP}")
+
+
+def cells_of(text: str) -> list[str]:
+    """The cells of one line; none where it is no CSV at all."""
+    try:
+        return next(csv.reader([text]), [])
+    except csv.Error:
+        return []
 
 
 def _row(cells: Mapping[str, str], place: Place, to: Collector, columns: Columns) -> Row:

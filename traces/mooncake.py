@@ -58,18 +58,23 @@ def read_bailian(source: Source, options: ReadOptions) -> Requests:
         yield from _rows(value, place, to, ids, session=chat)
 
     collector = collected(source, options, rows)
-    collector.sessions = [root(str(chat), parent) for chat in collector.sessions]
+    first = roots(parent)
+    collector.sessions = [first[str(chat)] for chat in collector.sessions]
     return collector.finish(BAILIAN)
 
 
-def root(chat: str, parent: Mapping[str, str | None]) -> str:
-    """The first chat of a conversation; a parent that is not in the file, or a circle, ends the search."""
-    visited = {chat}
-    above = parent[chat]
-    while above is not None and above in parent and above not in visited:
-        visited.add(above)
-        chat, above = above, parent[above]
-    return min(visited) if above in visited else chat
+def roots(parent: Mapping[str, str | None]) -> dict[str, str]:
+    """For each chat the first of its conversation; a parent that is not in the file, or a circle, ends the search."""
+    found: dict[str, str] = {}
+    for chat in parent:
+        path: dict[str, None] = {}
+        at = chat
+        while at not in found and at not in path:
+            path[at] = None
+            above = parent[at]
+            at = at if above is None or above not in parent else above
+        found.update(dict.fromkeys(path, found.get(at, at)))
+    return found
 
 
 def _rows(value: object, place: Place, to: Collector, ids: Interner, session: Hashable = None) -> Iterator[Row]:

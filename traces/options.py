@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from traces.errors import TraceError
+
 TICKS_PER_S = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
 
@@ -19,6 +21,12 @@ class ReadOptions:
     """Leave unreadable lines out and count them instead of stopping (`--skip-bad-lines`)."""
     strict: bool = False
     """Refuse what would be repaired with a note: rows out of order, a guessed block size (`--strict`)."""
+
+    def refuse_for(self, trace: str) -> None:
+        """A trace that says everything itself must not be told a block size, a time unit or an output length."""
+        for name in ("trace_block_size", "time_unit", "default_output"):
+            if getattr(self, name) is not None:
+                raise TraceError(f"{trace}: --{name.replace('_', '-')} does not apply: this trace says it itself")
 
     def __post_init__(self) -> None:
         if self.trace_block_size is not None and self.trace_block_size < 1:

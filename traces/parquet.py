@@ -51,8 +51,8 @@ def write_requests(requests: Requests, path: str | Path) -> None:
 
 
 def read(source: Source, options: ReadOptions) -> Requests:
-    """A workload that `write_requests` wrote. No option applies: the file says everything."""
-    del options
+    """A workload that `write_requests` wrote; it leaves no room for options."""
+    options.refuse_for(source.name)
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -62,7 +62,7 @@ def read(source: Source, options: ReadOptions) -> Requests:
         return _requests(table, kept)
     except KeyError as error:
         raise source.error(f"this Parquet file has no {error}; only files that kvtier wrote can be read") from None
-    except (pa.ArrowException, OSError, ValueError, TypeError) as error:
+    except (pa.ArrowException, OSError, ValueError, TypeError, AttributeError) as error:
         raise source.error(f"damaged Parquet file: {str(error).splitlines()[0]}") from None
 
 

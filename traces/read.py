@@ -5,12 +5,11 @@ It does not read rows itself: one module a format does, and `FORMATS` is the tab
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from kvcache.request import Requests
-from traces import claude_code, lengths, mooncake, parquet, tokens
+from traces import claude_code, dynamo, fields, lengths, mooncake, parquet, tokens
 from traces.errors import TraceError, shown
 from traces.options import ReadOptions
 from traces.source import PARQUET_MAGIC, Source
@@ -35,6 +34,7 @@ class Format:
 FORMATS: dict[str, Format] = {
     "parquet": Format(parquet.recognises, parquet.read),
     "claude-code": Format(claude_code.recognises, claude_code.read),
+    "dynamo": Format(dynamo.recognises, dynamo.read),
     "tokens": Format(tokens.recognises, tokens.read),
     "llmservingsim": Format(tokens.recognises_llmservingsim, tokens.read_llmservingsim),
     "bailian": Format(mooncake.recognises_bailian, mooncake.read_bailian),
@@ -47,7 +47,7 @@ FORMATS: dict[str, Format] = {
 
 def samples() -> dict[str, Path]:
     """The bundled traces: name and file."""
-    folder = Path(str(files("traces"))) / "samples"
+    folder = Path(__file__).parent / "samples"
     return {path.name.removesuffix(SAMPLE_SUFFIX): path for path in sorted(folder.glob(f"*{SAMPLE_SUFFIX}"))}
 
 
@@ -56,6 +56,7 @@ def read(trace: str | Path, *, format: str | None = None, options: ReadOptions =
     if format is not None and format not in FORMATS:
         raise TraceError(f"--format is {shown(format)}; known formats: {', '.join(FORMATS)}")
     if str(trace).startswith(PREFIX):
+        options.refuse_for(str(trace))
         return generated(str(trace))
     source = located(trace)
     chosen = FORMATS[format] if format is not None else detected(source, options)
@@ -68,10 +69,13 @@ def read(trace: str | Path, *, format: str | None = None, options: ReadOptions =
 def located(trace: str | Path) -> Source:
     """The file behind a path or the name of a sample."""
     path = Path(trace)
-    if path.is_dir():
-        raise TraceError(f"{trace}: is a directory; name one trace file in it")
-    if path.exists():
-        return Source(path, str(trace))
+    try:
+        if path.is_dir():
+            raise TraceError(f"{trace}: is a directory; name one trace file in it")
+        if path.exists():
+            return Source(path, str(trace))
+    except OSError as error:
+        raise TraceError(f"{trace}: cannot be read: {error.strerror}") from None
     bundled = samples()
     if str(trace) in bundled:
         return Source(bundled[str(trace)], str(trace), sample=str(trace))
@@ -95,9 +99,9 @@ def first_row(source: Source, options: ReadOptions) -> Mapping[str, Any]:
     _, text = next(source.lines(), (None, ""))
     if text and text[0] not in "[{" and "," in text:
         return dict.fromkeys(name.strip().strip('"') for name in text.split(","))
-    for _, value in source.rows():
+    for place, value in source.rows():
         if isinstance(value, dict):
             return value
-        if isinstance(value, TraceError) and not options.skip_bad_lines:
-            raise value
+        if not options.skip_bad_lines:
+            raise value if isinstance(value, TraceError) else fields.not_a_row(value, place)
     raise TraceError(f"no requests in {source.name}")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kvcache.request import Requests
-from traces.synthetic import Rng, offsets
+from traces.synthetic import Rng, check, offsets
 
 ORDERS = ("cyclic", "shuffled")
 
@@ -31,11 +31,8 @@ class RepeatScan:
     """Token ids are drawn evenly from 0 to this."""
 
     def __post_init__(self) -> None:
-        for name in ("prompts", "rounds", "prompt_tokens", "requests_per_s", "vocabulary"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be above 0")
-        if self.output_tokens < 0:
-            raise ValueError(f"output_tokens is {self.output_tokens}; it must not be negative")
+        check(self, above_0=("prompts", "rounds", "prompt_tokens", "requests_per_s", "vocabulary"))
+        check(self, from_0=("output_tokens",))
         if self.order not in ORDERS:
             raise ValueError(f"order is {self.order!r}; it must be one of {', '.join(ORDERS)}")
 

@@ -5,14 +5,17 @@ each distribution below is a plain one with the shape that published traces have
 tails). It does not spend time either: an answer's pace is assumed, to place the next turn.
 """
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from typing import Any
 
 import numpy as np
 from numpy.random import Generator
 
 from kvcache.request import Int32, Int64, Labels, Requests
+from traces.fields import INT32_MAX
 
 Rng = Generator | int
 
@@ -32,7 +35,7 @@ class MultiTenant:
     towards it while the first sessions run, and stays below it where `prompt_max_tokens` ends sessions early."""
     system_prompt_min_tokens: int = 180
     system_prompt_max_tokens: int = 2_900
-    """System prompts are log-uniform between the two: most are short, some are long, none is a multiple of a block."""
+    """System prompts are log-uniform between the two: most are short, some are long, none is rounded to a block."""
     header_variants: int = 3
     """Headers a tenant uses (versions of its few-shot examples). They agree up to a random token, then branch, so that
     branches fall inside blocks. A session picks one evenly."""
@@ -46,7 +49,7 @@ class MultiTenant:
     """New tokens of the user in a turn, lognormal: mostly a sentence, at times a pasted document."""
     answer_median_tokens: float = 180.0
     answer_sigma: float = 0.8
-    """Generated tokens, lognormal, at least 1."""
+    """Generated tokens, lognormal, from 1 to `prompt_max_tokens`."""
     prompt_max_tokens: int = 8_192
     """A session ends before its prompt would grow longer than this."""
     think_mean_s: float = 20.0
@@ -57,14 +60,10 @@ class MultiTenant:
     """Token ids are drawn evenly from 0 to this: only equality matters to a cache."""
 
     def __post_init__(self) -> None:
-        positive = ("requests", "tenants", "requests_per_s", "header_variants", "system_prompt_min_tokens",
-                    "header_min_tokens", "question_median_tokens", "answer_median_tokens", "vocabulary")  # fmt: skip
-        for name in positive:
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be above 0")
-        for name in ("tenant_zipf_exponent", "question_sigma", "answer_sigma", "think_mean_s", "answer_s_per_token"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must not be negative")
+        check(self, above_0=("requests", "tenants", "requests_per_s", "header_variants", "system_prompt_min_tokens"))
+        check(self, above_0=("header_min_tokens", "question_median_tokens", "answer_median_tokens", "vocabulary"))
+        check(self, from_0=("tenant_zipf_exponent", "question_sigma", "answer_sigma", "think_mean_s"))
+        check(self, from_0=("answer_s_per_token", "turns_mean"))
         if not self.turns_mean >= 1:
             raise ValueError(f"turns_mean is {self.turns_mean}; it must be at least 1")
         for low, high in (("system_prompt_min_tokens", "system_prompt_max_tokens"),
@@ -140,8 +139,8 @@ def _session(workload: MultiTenant, rng: Generator, tenant: int, start_s: float,
     length, now_s = len(pieces[0]), start_s
     arrival_s, prompt_end, answer_end = [], [], []
     for turn in range(int(rng.geometric(1 / workload.turns_mean))):
-        question = _lognormal(rng, workload.question_median_tokens, workload.question_sigma)
-        answer = _lognormal(rng, workload.answer_median_tokens, workload.answer_sigma)
+        question = _lognormal(rng, workload.question_median_tokens, workload.question_sigma, workload.prompt_max_tokens)
+        answer = _lognormal(rng, workload.answer_median_tokens, workload.answer_sigma, workload.prompt_max_tokens)
         if turn == 0:
             question = min(question, workload.prompt_max_tokens - length)
         if length + question > workload.prompt_max_tokens:
@@ -182,6 +181,18 @@ def _as_requests(workload: MultiTenant, sessions: list[_Session]) -> Requests:
     )
 
 
+def check(parameters: Any, *, above_0: Sequence[str] = (), from_0: Sequence[str] = ()) -> None:
+    """Refuse parameters that no workload can have, by name."""
+    for name in (*above_0, *from_0):
+        value = getattr(parameters, name)
+        least = "above 0" if name in above_0 else "0 or more"
+        if not math.isfinite(value) or value < 0 or (name in above_0 and value == 0):
+            comma = " " if name in above_0 else ", "
+            raise ValueError(f"{name} is {value}; it must be a finite number{comma}{least}")
+    if parameters.vocabulary > INT32_MAX:
+        raise ValueError(f"vocabulary is {parameters.vocabulary}; it must be at most {INT32_MAX}")
+
+
 def offsets(lengths: Int32) -> Int64:
     """Where each row of these lengths begins, and where the last one ends."""
     return np.concatenate(([0], np.cumsum(lengths, dtype=np.int64))).astype(np.int64)
@@ -191,5 +202,7 @@ def _tokens(workload: MultiTenant, rng: Generator, n: int) -> Int32:
     return rng.integers(workload.vocabulary, size=n, dtype=np.int32)
 
 
-def _lognormal(rng: Generator, median: float, sigma: float) -> int:
-    return max(1, round(median * float(np.exp(sigma * rng.standard_normal()))))
+def _lognormal(rng: Generator, median: float, sigma: float, most: int) -> int:
+    """A whole number from 1 to `most`."""
+    logarithm = min(math.log(median) + sigma * float(rng.standard_normal()), math.log(most))
+    return max(1, round(math.exp(logarithm)))
