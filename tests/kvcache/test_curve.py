@@ -379,8 +379,8 @@ def test_a_row_says_which_tier_hit_and_what_was_asked():
 
 
 def test_a_block_keeps_its_frequency_when_it_moves_between_exclusive_tiers():
-    # LFU, 1 + 2 blocks: 0 is asked three times (2 warm hits) and moves down at 1. At 3 the host holds 0, 1, 2 and loses 1,
-    # asked once, so 0 is hit there. It moves down again at 4; 5 and 6 push out blocks asked once, so 0 is hit again.
+    # LFU, 1 + 2 blocks: 0 is asked three times (2 warm hits) and moves down at 1. At 3 the host holds 0, 1, 2 and
+    # loses 1, asked once, so 0 is hit there. It moves down again at 4; 5 and 6 push out blocks asked once; 0 is hit.
     prompts = [[0], [0], [0], [1], [2], [3], [0], [4], [5], [6], [0]]
     assert point(prompts, "flat", "lfu", 1, 2, "exclusive").hit_blocks_by_tier == (2, 2)
 
