@@ -30,7 +30,7 @@ class Commands(TyperGroup):
             typer.echo(f"kvtier: {_one_line(error)}", err=True)
             raise typer.Exit(2) from None
         except KeyboardInterrupt as error:
-            typer.echo(f"kvtier: {error or 'stopped'}", err=True)
+            typer.echo(f"kvtier: {str(error) or 'stopped'}", err=True)
             raise typer.Exit(130) from None
 
 
@@ -86,8 +86,10 @@ def replay(
 
     Example: [bold]kvtier replay mooncake_arxiv_first1000 --gpu-tokens 500000 --host-tokens 1e6[/bold]
     """
+    from experiments.console import check_target
     from experiments.replay import Pools, replayed, show
 
+    check_target(json)
     pools = Pools(gpu_tokens, gpu_blocks, host_tokens, host_blocks, disk_tokens)
     source = _trace(trace, format, trace_block_size, time_unit, default_output, skip_bad_lines, strict, limit)
     show(replayed(source, spec, [*(set_ or []), *pools.settings()], timing=not no_timing), json)
@@ -163,8 +165,10 @@ def curve(
 
     Example: [bold]kvtier curve mooncake_conversation --policy lru,fifo,lfu --capacity 1000,5000,10000,inf[/bold]
     """
+    from experiments.console import check_target
     from experiments.curves import curves, show
 
+    check_target(json)
     source = _trace(trace, format, trace_block_size, time_unit, default_output, skip_bad_lines, strict, limit)
     show(*curves(source, view, policy, capacity, host_capacity, inclusion), json)
 

@@ -70,6 +70,15 @@ def curve_table(rows: Sequence[Mapping[str, Any]]) -> None:
     Console().print(table)
 
 
+def check_target(target: str | None) -> None:
+    """Refuse a JSON file that could not be written, before a long run rather than after it."""
+    if target not in {None, "-"}:
+        path = Path(str(target))
+        if path.is_dir():
+            raise ValueError(f"--json {target}: is a directory; name a file in it")
+        path.parent.mkdir(parents=True, exist_ok=True)
+
+
 def write_json(value: Any, target: str) -> None:
     """As JSON to a file, whole or not at all, or to stdout for `-`."""
     text = json.dumps(value, indent=2) + "\n"

@@ -11,7 +11,8 @@ Settings are checked before anything runs. A run that fails is a row that says w
 import json
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -122,17 +123,23 @@ def _rows(task: Sweep, jobs: Sequence[Job], run: Run) -> Iterator[dict[str, Any]
     workers = min(task.workers or joblib.cpu_count(), len(jobs))
     names = {key: column_name(key, task.grid) for key in task.grid}
     if workers == 1:
-        yield from (one(job, names, task.trace, run, task.timing) for job in jobs)
-        return
+        return (one(job, names, task.trace, run, task.timing) for job in jobs)
     parallel = joblib.Parallel(n_jobs=workers, return_as="generator_unordered", batch_size=1)
-    yield from parallel(joblib.delayed(_quiet)(job, names, task.trace, run, task.timing) for job in jobs)
+    with _deaf():
+        return iter(parallel(joblib.delayed(one)(job, names, task.trace, run, task.timing) for job in jobs))
 
 
-def _quiet(job: Job, names: dict[str, str], trace: Trace, run: Run, timing: bool) -> dict[str, Any]:
-    """`one` in a worker process, which leaves Ctrl-C to its parent."""
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-    return one(job, names, trace, run, timing)
+@contextmanager
+def _deaf() -> Generator[None, None, None]:
+    """Ignore Ctrl-C for a moment: processes started meanwhile go on ignoring it and leave it to this one."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def one(job: Job, names: dict[str, str], trace: Trace, run: Run, timing: bool) -> dict[str, Any]:
