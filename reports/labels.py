@@ -1,4 +1,5 @@
 """Puts words beside points so that no two labels overlap, none covers a point or a line, and none leaves the axes.
+A leader passes no other point.
 
 A label that finds no free place is left out, except one that must be there: it takes the place that covers least.
 Positions are in pixels, so place labels last, when the axes no longer change.
@@ -17,7 +18,9 @@ from numpy.typing import NDArray
 ANGLES = np.deg2rad([35, 145, -35, -145, 90, -90, 0, 180, 60, 120, -60, -120, 15, 165, -15, -165])
 DISTANCES = (10, 20, 34, 50, 70, 95, 125)
 POINT_RADIUS = 7
+RING_RADIUS = 17
 LINE_STEP = 6
+LEADER_FROM = 14
 
 Pixels = NDArray[np.float64]
 
@@ -37,7 +40,7 @@ def place(axes: Axes, labels: Sequence[Label]) -> int:
     canvas.draw()  # type: ignore[no-untyped-call]
     renderer = canvas.get_renderer()  # type: ignore[no-untyped-call]
     frame = axes.get_window_extent(renderer)
-    drawn = _obstacles(axes)
+    points, drawn = _obstacles(axes)
     placed: list[Bbox] = []
     for label in labels:
         weight = "bold" if label.must else "normal"
@@ -46,7 +49,7 @@ def place(axes: Axes, labels: Sequence[Label]) -> int:
         note.set(ha="center", va="center", zorder=6, linespacing=1.0)
         size = note.get_window_extent(renderer)
         centre = np.asarray(axes.transData.transform(at))
-        box = _free(centre, np.array([size.width + 6, size.height + 4]), frame, placed, drawn, label.must)
+        box = _free(centre, np.array([size.width + 6, size.height + 4]), frame, placed, points, drawn, label.must)
         if box is None:
             note.remove()
             continue
@@ -56,21 +59,23 @@ def place(axes: Axes, labels: Sequence[Label]) -> int:
     return len(placed)
 
 
-def _obstacles(axes: Axes) -> Pixels:
-    """The pixels of every marker and, step by step, of every line that is drawn."""
-    parts = [np.empty((0, 2))]
+def _obstacles(axes: Axes) -> tuple[Pixels, Pixels]:
+    """The pixels of every point, and those with every line that is drawn, step by step."""
+    dots, parts = [np.empty((0, 2))], [np.empty((0, 2))]
     for line in axes.get_lines():
         points = axes.transData.transform(np.asarray(line.get_xydata()))
         points = points[np.isfinite(points).all(axis=1)]
-        parts.append(points)
+        dots.append(points)
         if line.get_linestyle() != "None":
             for start, end in itertools.pairwise(points):
                 steps = int(np.hypot(*(end - start)) // LINE_STEP) + 1
                 parts.append(start + (end - start) * np.linspace(0, 1, steps)[:, None])
-    return np.concatenate(parts)
+    return np.concatenate(dots), np.concatenate([*dots, *parts])
 
 
-def _free(centre: Pixels, size: Pixels, frame: Bbox, placed: Sequence[Bbox], drawn: Pixels, must: bool) -> Bbox | None:
+def _free(
+    centre: Pixels, size: Pixels, frame: Bbox, placed: Sequence[Bbox], points: Pixels, drawn: Pixels, must: bool
+) -> Bbox | None:
     """The nearest place for a box of that size that touches nothing; if it must be, the one that touches least."""
     best, least = None, np.inf
     for distance in DISTANCES:
@@ -81,6 +86,7 @@ def _free(centre: Pixels, size: Pixels, frame: Bbox, placed: Sequence[Bbox], dra
             if not inside or box.count_overlaps(placed):
                 continue
             touched = int((np.abs(drawn - middle) < size / 2 + POINT_RADIUS).all(axis=1).sum())
+            touched += _passed(points, centre, _edge(centre, box))
             if touched == 0:
                 return box
             if must and touched < least:
@@ -88,9 +94,25 @@ def _free(centre: Pixels, size: Pixels, frame: Bbox, placed: Sequence[Bbox], dra
     return best
 
 
+def _edge(centre: Pixels, box: Bbox) -> Pixels:
+    """The spot of a label's edge that is nearest to its point."""
+    return np.array([np.clip(centre[0], box.x0, box.x1), np.clip(centre[1], box.y0, box.y1)])
+
+
+def _passed(points: Pixels, start: Pixels, end: Pixels) -> int:
+    """How many other points a leader from `start` to `end` runs through."""
+    length = np.hypot(*(end - start))
+    other = points[np.hypot(*(points - start).T) > 1]
+    if length < LEADER_FROM or not len(other):
+        return 0
+    along = np.clip((other - start) @ (end - start) / length**2, 0, 1)
+    away = np.hypot(*(other - start - along[:, None] * (end - start)).T)
+    return int((away < RING_RADIUS).sum())
+
+
 def _leader(axes: Axes, centre: Pixels, box: Bbox) -> None:
     """A thin line from the point to the nearest edge of its label, when the label is not right beside it."""
-    end = np.array([np.clip(centre[0], box.x0, box.x1), np.clip(centre[1], box.y0, box.y1)])
-    if np.hypot(*(end - centre)) > 14:
+    end = _edge(centre, box)
+    if np.hypot(*(end - centre)) > LEADER_FROM:
         (x0, y0), (x1, y1) = axes.transData.inverted().transform([centre, end])
         axes.plot([x0, x1], [y0, y1], color="0.45", linewidth=0.7, zorder=2, scalex=False, scaley=False)
