@@ -23,10 +23,11 @@ TEXTS = {
     "bool_type": "it must be true or false",
     "float_parsing": "it must be a number",
     "float_type": "it must be a number",
+    "finite_number": "it must be a finite number",
     "string_type": "it must be text",
     "tuple_type": "it must be a list",
-    "byte_size": "it must be bytes, as 1000000 or 40GiB",
-    "byte_size_unit": "it must be bytes, as 1000000 or 40GiB",
+    "byte_size": "it must be 0 bytes or more, as 1000000 or 40GiB",
+    "byte_size_unit": "it must be 0 bytes or more, as 1000000 or 40GiB",
     "model_type": "it must be a section of keys and values",
     "dict_type": "it must be keys and values",
 }
@@ -81,16 +82,11 @@ def complain(error: ValidationError, source: str, lines: Mapping[Path, int], set
     `lines` tells where each key stands in the file `source`; keys in `settings` do not come from the file.
     """
     faults = sorted(error.errors(), key=lambda fault: fault["type"] != "extra_forbidden")
-    paths = [_key(tuple(fault["loc"])) for fault in faults]
+    paths = [tuple(fault["loc"]) for fault in faults]
     line = next((lines[paths[0][:n]] for n in range(len(paths[0]), 0, -1) if paths[0][:n] in lines), None)
     where = f"{source}:{line}: " if line and ".".join(map(str, paths[0])) not in settings else ""
     more = len(set(paths)) - 1
     return SpecError(f"{where}{_sentence(dict(faults[0]), paths[0])}{f' (and {more} more)' if more else ''}")
-
-
-def _key(loc: Path) -> Path:
-    """Where a fault is, without the branch of a union that pydantic tried."""
-    return loc[:1] if loc[0] in {"model", "hardware"} else loc
 
 
 def _plain(limits: dict[str, Any]) -> dict[str, Any]:
@@ -108,8 +104,6 @@ def _sentence(fault: dict[str, Any], path: Path) -> str:
         return f"{name}: {fault['ctx']['error']}"
     if fault["type"] == "value_error":
         return f"{name} is {value!r}; it {fault['ctx']['error']}"
-    if path[0] in {"model", "hardware"}:
-        return f"{name} is {value!r}; it must be the name of a preset, or its fields"
     text = TEXTS.get(fault["type"], fault["msg"]).format_map(_plain(fault.get("ctx", {})))
     field = section_at(path).model_fields.get(str(path[-1]))
     meaning = f" ({field.description})" if field and field.description and fault["type"] != "literal_error" else ""

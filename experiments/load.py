@@ -7,6 +7,7 @@ where that is clear (`tokens_per_block=64`). Its value is YAML; 3e6 is a number 
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -94,11 +95,16 @@ def split(setting: str) -> tuple[str, str]:
     return key.strip(), text.strip()
 
 
+@cache
+def _leaves() -> dict[str, list[str]]:
+    return leaves()
+
+
 def full_name(key: str) -> str:
     """The full dotted name of a key that may be given by its last part alone."""
-    known = leaves()
+    known = _leaves()
     every = {name for names in known.values() for name in names}
-    if key in every or key.split(".", maxsplit=1)[0] in {"retention", "model", "hardware"}:
+    if key in every or key.split(".", maxsplit=1)[0] == "retention":
         return key
     names = known.get(key, [])
     if len(names) == 1:
@@ -121,8 +127,7 @@ def changed(data: dict[str, Any], key: str, value: Any) -> dict[str, Any]:
             holder = holder[_index(step, holder, key)]
             continue
         if not isinstance(holder.get(step), dict | list):
-            named = step in {"profile", "model", "hardware"} and isinstance(holder.get(step), str)
-            holder[step] = {"name": holder[step]} if named else {}
+            holder[step] = {"name": holder[step]} if step == "profile" and step in holder else {}
         holder = holder[step]
     if isinstance(holder, list):
         holder[_index(last, holder, key)] = value

@@ -43,23 +43,30 @@ def _whole(value: Any) -> Any:
     """Let 3e6 and 3000000.0 stand for 3000000, but not true for 1 nor 1.5 for 1."""
     try:
         number = float("nan" if isinstance(value, bool) else value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = float("nan")
     if not number.is_integer():
         raise ValueError("must be a whole number")
     return int(value) if isinstance(value, int) else int(number)
 
 
+def _not_a_switch(value: Any) -> Any:
+    """Refuse true, which would pass for 1 byte."""
+    if isinstance(value, bool):
+        raise ValueError("must be bytes, as 1000000 or 40GiB")  # ruff: ignore[type-check-without-type-error]
+    return value
+
+
 Count = Annotated[int, Field(ge=1), BeforeValidator(_whole)]
 CountOrZero = Annotated[int, Field(ge=0), BeforeValidator(_whole)]
 Priority = Annotated[int, Field(ge=0, le=100), BeforeValidator(_whole)]
-Bytes = Annotated[ByteSize, Field(ge=0)]
+Bytes = Annotated[ByteSize, Field(ge=0), BeforeValidator(_not_a_switch)]
 
 
 class Section(BaseModel):
     """One part of the configuration: cannot be changed once made, and refuses keys it does not know."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=())
 
 
 class KvCacheConfig(Section):
@@ -151,7 +158,7 @@ class Profile(Section):
     @classmethod
     def _fill(cls, value: Any) -> Any:
         given = {"name": value} if isinstance(value, str) else value
-        return {**PROFILES.get(given.get("name", "trtllm"), {}), **given} if isinstance(given, dict) else given
+        return {**PROFILES.get(str(given.get("name", "trtllm")), {}), **given} if isinstance(given, dict) else given
 
 
 class Parallel(Section):
@@ -236,8 +243,8 @@ class Spec(Section):
 
     kv_cache_config: KvCacheConfig = Field(default=KvCacheConfig(), description="as in TensorRT-LLM")
     capacity: Capacity = Field(default=Capacity(), description="pool sizes given directly")
-    model: str | dict[str, Any] = Field(default="llama-3.1-8b", description="name of a model preset, or its fields")
-    hardware: str | dict[str, Any] = Field(default="h100-sxm", description="name of a hardware preset, or its fields")
+    model: str = Field(default="llama-3.1-8b", description="a model preset, or a YAML file or config.json")
+    hardware: str = Field(default="h100-sxm", description="a hardware preset, or a YAML file such as a calibration")
     profile: Profile = Field(
         default=Profile(), description="trtllm, trtllm-2025 or cascade, or {name: ..., switch: ...}"
     )
