@@ -60,27 +60,27 @@ from kvcache.tree import detach, detach_below, in_tree
 def note_event(s: State, kind: int, w: int, node: int, old: int, new: int) -> None:
     """Append one event row; `kvcache.events` turns rows into TensorRT-LLM's events."""
     if s.conf[C_RECORD_EVENTS]:
-        i = s.count[N_EVENTS]
+        i = s.tally[N_EVENTS]
         s.events[i, 0] = kind
         s.events[i, 1] = w
         s.events[i, 2] = node
         s.events[i, 3] = old
         s.events[i, 4] = new
-        s.count[N_EVENTS] = i + 1
+        s.tally[N_EVENTS] = i + 1
 
 
 @compiled
 def note_copy(s: State, kind: int, source: int, target: int, tokens: int) -> None:
     """Append one copy between the places of two blocks; `tokens` 0 means the whole block."""
     if s.conf[C_RECORD_COPIES]:
-        i = s.count[N_COPIES]
+        i = s.tally[N_COPIES]
         s.copies[i, 0] = kind
         s.copies[i, 1] = s.blocks[source, WINDOW]
         s.copies[i, 2] = s.blocks[source, SLOT]
         s.copies[i, 3] = s.blocks[target, SLOT]
         s.copies[i, 4] = tokens
         s.copies[i, 5] = s.blocks[source, KEY]
-        s.count[N_COPIES] = i + 1
+        s.tally[N_COPIES] = i + 1
 
 
 @compiled

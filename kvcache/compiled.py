@@ -18,7 +18,8 @@ def compiled(function: F) -> F:
     Integers of any width arrive as int64. Left alone, numba makes one version for each mix of widths and of literal
     arguments: that took twice as long to compile and made nothing faster.
     """
-    dispatcher: Any = njit(cache=True, error_model="numpy", no_cfunc_wrapper=True)(function)
+    options: dict[str, Any] = {"cache": True, "error_model": "numpy", "no_cfunc_wrapper": True}
+    dispatcher: Any = njit(**options)(function)
     if hasattr(dispatcher, "compile"):  # absent with NUMBA_DISABLE_JIT=1
         compile_exactly = dispatcher.compile
         dispatcher.compile = lambda signature: compile_exactly(tuple(_widened(t) for t in signature))
@@ -26,5 +27,5 @@ def compiled(function: F) -> F:
 
 
 def _widened(kind: types.Type) -> types.Type:
-    plain = types.unliteral(kind)
+    plain: types.Type = types.unliteral(kind)  # type: ignore[no-untyped-call]
     return types.int64 if isinstance(plain, types.Integer) else plain

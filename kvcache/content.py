@@ -73,7 +73,7 @@ class Content:
         space, parent, out = self.space(namespace), ROOT, []
         for start in range(0, usable, tokens_per_block):
             stop = min(start + tokens_per_block, usable)
-            at = int(state.count[N_RUNS])
+            at = int(state.tally[N_RUNS])
             for i in range(start, stop):
                 extra = extra_ids[i] if extra_ids is not None and i < len(extra_ids) else 0
                 state.runs[at + i - start, RUN_ID] = self._unit(tokens[i], extra)

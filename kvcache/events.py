@@ -56,10 +56,10 @@ class EventManager:
 
     def collect(self, state: State) -> None:
         """Turn the rows that the loops wrote into events and clear them."""
-        i, n = 0, int(state.count[N_EVENTS])
+        i, n = 0, int(state.tally[N_EVENTS])
         while i < n:
             i = self._makers[int(state.events[i, 0])](state, i, n)
-        state.count[N_EVENTS] = 0
+        state.tally[N_EVENTS] = 0
 
     def flush(self) -> None:
         """End of an iteration: everything queued reaches the buffer."""

@@ -79,9 +79,9 @@ def intern(s: State, parent: int, space: int, extras: int, runs: int) -> int:
 
     `space` numbers the namespace (LoRA, salt, use of extra ids), `extras` the multimodal items (-1 = none).
     """
-    first = int(s.count[N_RUNS])
+    first = int(s.tally[N_RUNS])
     h = _key_hash(s, parent, space, extras, first, runs)
-    nodes = int(s.count[N_NODES])
+    nodes = int(s.tally[N_NODES])
     child = parent + 1
     if child < nodes and s.nodes[child, PARENT] == parent and _hash(s, child) == h:
         return child
@@ -94,7 +94,7 @@ def intern(s: State, parent: int, space: int, extras: int, runs: int) -> int:
         at = (at + 1) & mask
     if nodes != child:
         s.tables[0, at] = nodes
-        s.count[N_TABLE] += 1
+        s.tally[N_TABLE] += 1
     _make(s, nodes, parent, space, extras, first, runs, h)
     return nodes
 
@@ -116,8 +116,8 @@ def _make(s: State, node: int, parent: int, space: int, extras: int, first: int,
     s.nodes[node, HASH_HIGH] = h >> 31
     s.nodes[node, SPACE] = space
     s.nodes[node, FATE] = NEVER_SEEN
-    s.count[N_NODES] = node + 1
-    s.count[N_RUNS] = first + runs
+    s.tally[N_NODES] = node + 1
+    s.tally[N_RUNS] = first + runs
     if node != parent + 1:
         s.nodes[node, GROUP] = _group_of(s, node, parent, space, extras)
 
@@ -168,7 +168,7 @@ def plain(s: State, node: int) -> bool:
 def rebuild(s: State) -> None:
     """Fill empty hash tables from the nodes."""
     mask = s.tables.shape[1] - 1
-    for node in range(1, s.count[N_NODES]):
+    for node in range(1, s.tally[N_NODES]):
         parent = int(s.nodes[node, PARENT])
         if node == parent + 1:
             continue
@@ -240,7 +240,7 @@ def intern_span(
 ) -> int:
     """Node of tokens [start, stop) of request r below `parent`."""
     tpb = int(s.conf[tables.C_TOKENS_PER_BLOCK])
-    at = int(s.count[N_RUNS])
+    at = int(s.tally[N_RUNS])
     runs = 0
     t = start
     while t < stop:
@@ -290,8 +290,8 @@ def intern_request(s: State, rows: Rows, r: int, private: int, keys: Array) -> i
 @compiled
 def reserve_private(s: State, tokens: int) -> int:
     """Names for the content of one request of `tokens` tokens that nobody else knows; returns the first."""
-    private = int(s.count[N_PRIVATE])
-    s.count[N_PRIVATE] = private + 2 * (tokens // int(s.conf[tables.C_TOKENS_PER_BLOCK]) + 1)
+    private = int(s.tally[N_PRIVATE])
+    s.tally[N_PRIVATE] = private + 2 * (tokens // int(s.conf[tables.C_TOKENS_PER_BLOCK]) + 1)
     return private
 
 

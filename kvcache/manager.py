@@ -239,7 +239,7 @@ class KVCacheManager:
     def _add_to_window(self, w: int, batch: Sequence[CacheRequest], caps: list[int]) -> bool:
         """Both phases for one window; lowers each request's cap to what this window reached. False: exhausted, undone."""
         tpb = self.settings.tokens_per_block
-        self.state.count[BATCH] += 1
+        self.state.tally[BATCH] += 1
         keys, prio = [], []
         for j, request in enumerate(batch):
             keys.append(self._keys(request, request.prompt_tokens - 1))
@@ -476,7 +476,7 @@ class KVCacheManager:
 
     def set_time(self, now_s: float) -> None:
         """The clock that releases read."""
-        self.state.count[CLOCK_US] = round(now_s * 1e6)
+        self.state.tally[CLOCK_US] = round(now_s * 1e6)
 
     # ---- looking ------------------------------------------------------------------------------------------------------
 
@@ -558,8 +558,8 @@ class KVCacheManager:
 
     def take_copies(self) -> Array:
         """Copies noted since the last call: int32[n, 6] rows as in `kvcache.tables`."""
-        n = int(self.state.count[N_COPIES])
-        self.state.count[N_COPIES] = 0
+        n = int(self.state.tally[N_COPIES])
+        self.state.tally[N_COPIES] = 0
         return np.asarray(self.state.copies[:n].copy()).reshape(-1, COPY_COLUMNS)
 
     def flush_events(self) -> list[Event]:
@@ -573,8 +573,8 @@ class KVCacheManager:
     def _collect(self) -> None:
         if self.events is not None:
             self.events.collect(self.state)
-        if int(self.state.count[N_COPIES]) > len(self.state.copies) // 2:
-            self.state.count[N_COPIES] = 0
+        if int(self.state.tally[N_COPIES]) > len(self.state.copies) // 2:
+            self.state.tally[N_COPIES] = 0
 
     # ---- invariants -------------------------------------------------------------------------------------------------
 

@@ -90,7 +90,7 @@ def release(s: State, block: int, to_front: bool) -> None:
         return
     _push(s, block, to_front)
     if s.blocks[block, DURATION_MS] >= 0 and s.blocks[block, PRIORITY] != DEFAULT_PRIORITY:
-        when = s.count[CLOCK_US] + 1000 * int(s.blocks[block, DURATION_MS])
+        when = s.tally[CLOCK_US] + 1000 * int(s.blocks[block, DURATION_MS])
         s.expiry_us[block] = when
         _heap_add(s, when, block)
 
@@ -109,9 +109,9 @@ def claim(s: State, block: int, priority: int, duration_ms: int) -> None:
 @compiled
 def refresh(s: State, now_us: int) -> int:
     """Expire: blocks due at or before `now_us` go to priority 35, at the end of that queue. Returns how many did."""
-    s.count[CLOCK_US] = now_us
+    s.tally[CLOCK_US] = now_us
     expired = 0
-    while s.count[N_HEAP] > 0 and s.heap[0, 0] <= now_us:
+    while s.tally[N_HEAP] > 0 and s.heap[0, 0] <= now_us:
         when, block = int(s.heap[0, 0]), int(s.heap[0, 1])
         _heap_pop(s)
         if s.expiry_us[block] != when:
@@ -131,7 +131,7 @@ def refresh(s: State, now_us: int) -> int:
 @compiled
 def next_expiry_us(s: State) -> int:
     """When the earliest entry of the expiry heap is due (it may have been claimed since); -1 if there is none."""
-    return int(s.heap[0, 0]) if s.count[N_HEAP] > 0 else -1
+    return int(s.heap[0, 0]) if s.tally[N_HEAP] > 0 else -1
 
 
 @compiled
@@ -149,7 +149,7 @@ def _swap_entries(s: State, a: int, b: int) -> None:
 
 @compiled
 def _sift_down(s: State, i: int) -> None:
-    n = s.count[N_HEAP]
+    n = s.tally[N_HEAP]
     while True:
         child = 2 * i + 1
         if child >= n:
@@ -164,20 +164,20 @@ def _sift_down(s: State, i: int) -> None:
 
 @compiled
 def _heap_pop(s: State) -> None:
-    last = s.count[N_HEAP] - 1
+    last = s.tally[N_HEAP] - 1
     _swap_entries(s, 0, last)
-    s.count[N_HEAP] = last
+    s.tally[N_HEAP] = last
     _sift_down(s, 0)
 
 
 @compiled
 def _heap_add(s: State, when: int, block: int) -> None:
-    if s.count[N_HEAP] == len(s.heap):
+    if s.tally[N_HEAP] == len(s.heap):
         _drop_stale(s)
-    i = int(s.count[N_HEAP])
+    i = int(s.tally[N_HEAP])
     s.heap[i, 0] = when
     s.heap[i, 1] = block
-    s.count[N_HEAP] = i + 1
+    s.tally[N_HEAP] = i + 1
     while i > 0 and _before(s, i, (i - 1) // 2):
         _swap_entries(s, i, (i - 1) // 2)
         i = (i - 1) // 2
@@ -192,6 +192,6 @@ def _drop_stale(s: State) -> None:
             s.heap[kept, 0] = s.expiry_us[block]
             s.heap[kept, 1] = block
             kept += 1
-    s.count[N_HEAP] = kept
+    s.tally[N_HEAP] = kept
     for i in range(kept // 2 - 1, -1, -1):
         _sift_down(s, i)

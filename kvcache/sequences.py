@@ -153,12 +153,12 @@ def find_matches(s: State, m: Matches, j: int, w: int, keys: Array, full: int, s
 @compiled
 def _first_claim(s: State, block: int) -> bool:
     """Nobody in this batch has claimed `block` before (its claim columns are stale)."""
-    return bool(s.blocks[block, CLAIM_BATCH] != s.count[BATCH])
+    return bool(s.blocks[block, CLAIM_BATCH] != s.tally[BATCH])
 
 
 @compiled
 def _set_claim(s: State, block: int, claimant: int, full: int) -> None:
-    s.blocks[block, CLAIM_BATCH] = s.count[BATCH]
+    s.blocks[block, CLAIM_BATCH] = s.tally[BATCH]
     s.blocks[block, CLAIMANT] = claimant
     s.blocks[block, CLAIM_FULL] = full
 

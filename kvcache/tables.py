@@ -76,7 +76,7 @@ CAUSES = (
 ) = range(15)
 CONF_ROWS = 15
 
-# Rows of `count`.
+# Rows of `tally`.
 N_NODES, N_RUNS, N_TABLE, N_HEAP, N_COPIES, N_EVENTS, N_PRIVATE, CLOCK_US, BATCH = range(9)
 COUNT_ROWS = 9
 
@@ -127,7 +127,7 @@ class State(NamedTuple):
     """All tables of one manager. Compiled functions take it as their first argument."""
 
     conf: Array  # int64[CONF_ROWS]
-    count: Array  # int64[COUNT_ROWS]
+    tally: Array  # int64[COUNT_ROWS]
     nodes: Array  # int32[node, 12]
     value: Array  # int32[window, node]: the block that holds the node's content
     kids: Array  # int32[node, 3]: first child, next and previous sibling; one row only unless evict_descendants
@@ -212,7 +212,7 @@ def make_state(pools: tuple[Pool, ...], settings: Settings, *, nodes: int = 1024
     tier[:, :, T_LOWEST] = DEFAULT_PRIORITY
     state = State(
         conf=conf,
-        count=np.zeros(COUNT_ROWS, np.int64),
+        tally=np.zeros(COUNT_ROWS, np.int64),
         nodes=np.empty((nodes, 12), np.int32),
         value=np.full((windows, nodes), -1, np.int32),
         kids=np.full((nodes if settings.evict_descendants else 1, 3), -1, np.int32),
@@ -227,7 +227,7 @@ def make_state(pools: tuple[Pool, ...], settings: Settings, *, nodes: int = 1024
         copies=np.empty((_copy_room(sizes) if settings.record_copies else 1, COPY_COLUMNS), np.int32),
         events=np.empty((4 * total + 4096 if settings.record_events else 1, EVENT_COLUMNS), np.int32),
     )
-    state.count[N_NODES] = 1
+    state.tally[N_NODES] = 1
     # LIVE 1: the root is never pruned. Hash 0 belongs to no other key.
     state.nodes[ROOT] = (-1, ROOT, -1, -1, -1, 1, 0, 0, -1, 0, 0, RESIDENT)
     return state
@@ -275,8 +275,8 @@ def _fresh_blocks(pools: tuple[Pool, ...], sizes: Array) -> tuple[Array, Array]:
 
 def grow(state: State, nodes: int, runs: int) -> State:
     """`state` with room for `nodes` further nodes and `runs` further runs; call `kvcache.keys.grow`, which re-hashes too."""
-    need_nodes = int(state.count[N_NODES]) + nodes
-    need_runs = int(state.count[N_RUNS]) + runs
+    need_nodes = int(state.tally[N_NODES]) + nodes
+    need_runs = int(state.tally[N_RUNS]) + runs
     if need_runs > len(state.runs):
         state = state._replace(runs=_longer(state.runs, max(need_runs, 2 * len(state.runs))))
     if need_nodes <= len(state.nodes):
