@@ -147,7 +147,7 @@ def get_free(s: State, w: int, priority: int, duration_ms: int) -> int:
         s.stats[w, ALLOC_NEW] += 1
     elif s.tier[w, 0, T_LOWEST] < s.conf[C_OFFLOAD_MIN_PRIORITY]:
         fate = BELOW_THRESHOLD
-    elif s.tier[w, 1, T_FREE] > 0:
+    elif s.tier[w, 1, T_FREE] > 0 and s.conf[C_ONBOARD]:
         block, fate = _host_place(s, w), EVICTED_HOST
         _move_down(s, v, block)
         s.stats[w, OFFLOADED] += 1
@@ -169,7 +169,7 @@ def onboard(s: State, block: int) -> bool:
     note_copy(s, ONBOARD if level == 1 else DISK_READ, block, g, 0)
     s.stats[w, ONBOARDED if level == 1 else ONBOARDED_FROM_DISK] += 1
     swap_places(s, block, g)
-    note_event(s, EV_LEVEL, w, int(s.blocks[block, NODE]), level, 0)
+    note_event(s, EV_LEVEL, w, int(s.blocks[block, KEY]), level, 0)  # told even of a block just taken out of the tree
     if s.conf[C_EMPTIED_FRONT]:
         s.blocks[g, PRIORITY] = 0
     release(s, g, s.conf[C_EMPTIED_FRONT] == 1)
