@@ -9,7 +9,7 @@ offload swaps the slots of two block objects, so a block keeps its id, key, tree
                 m.data --copy--> g.slot        then m and g swap slots: m is on the GPU, g owns the emptied host slot
 """
 
-from kvcache.compiled import compiled
+from kvcache.compiled import loop
 from kvcache.queues import claim, front, release
 from kvcache.tables import (
     ALLOC_NEW,
@@ -56,7 +56,7 @@ from kvcache.tables import (
 from kvcache.tree import detach, detach_below, in_tree
 
 
-@compiled
+@loop
 def note_event(s: State, kind: int, w: int, node: int, old: int, new: int) -> None:
     """Append one event row; `kvcache.events` turns rows into TensorRT-LLM's events."""
     if s.conf[C_RECORD_EVENTS]:
@@ -69,7 +69,7 @@ def note_event(s: State, kind: int, w: int, node: int, old: int, new: int) -> No
         s.tally[N_EVENTS] = i + 1
 
 
-@compiled
+@loop
 def note_copy(s: State, kind: int, source: int, target: int, tokens: int) -> None:
     """Append one copy between the places of two blocks; `tokens` 0 means the whole block."""
     if s.conf[C_RECORD_COPIES]:
@@ -83,14 +83,14 @@ def note_copy(s: State, kind: int, source: int, target: int, tokens: int) -> Non
         s.tally[N_COPIES] = i + 1
 
 
-@compiled
+@loop
 def swap_places(s: State, a: int, b: int) -> None:
     """Two blocks change places in memory; nothing else changes."""
     s.blocks[a, SLOT], s.blocks[b, SLOT] = s.blocks[b, SLOT], s.blocks[a, SLOT]
     s.blocks[a, LEVEL], s.blocks[b, LEVEL] = s.blocks[b, LEVEL], s.blocks[a, LEVEL]
 
 
-@compiled
+@loop
 def drop(s: State, block: int, fate: int) -> None:
     """The content of `block` is given up."""
     w = int(s.blocks[block, WINDOW])
@@ -109,7 +109,7 @@ def drop(s: State, block: int, fate: int) -> None:
     detach(s, block, fate)
 
 
-@compiled
+@loop
 def _move_down(s: State, block: int, target: int) -> None:
     """`block` takes `target`'s colder place, free in the queue there; `target` gets the warmer one, still queued."""
     level = int(s.blocks[target, LEVEL])
@@ -121,7 +121,7 @@ def _move_down(s: State, block: int, target: int) -> None:
     release(s, block, False)
 
 
-@compiled
+@loop
 def _host_place(s: State, w: int) -> int:
     """The host block to be overwritten next; in a cascade its content first moves on to disk if it may."""
     h = front(s, w, 1)
@@ -135,7 +135,7 @@ def _host_place(s: State, w: int) -> int:
     return h
 
 
-@compiled
+@loop
 def get_free(s: State, w: int, priority: int, duration_ms: int) -> int:
     """Take the next GPU block for a new owner; -1 if none is free. Its old content is offloaded or dropped first."""
     v = front(s, w, 0)
@@ -156,7 +156,7 @@ def get_free(s: State, w: int, priority: int, duration_ms: int) -> int:
     return block
 
 
-@compiled
+@loop
 def onboard(s: State, block: int) -> bool:
     """Bring a matched block to the GPU if it lies in a colder tier; False if no GPU block is free for it."""
     level = int(s.blocks[block, LEVEL])

@@ -2,7 +2,7 @@
 
 It does not know which blocks are cached. Models TensorRT-LLM's `BlockKey` equality (tokens with extra ids, LoRA, salt,
 multimodal items, through the chain of parents), with content cut into *runs* of equal identity instead of tokens: a run is
-one token, one trace block, or a stretch that only its own request knows. Differences: equality rests on two 31-bit hashes
+one token, one trace block, or a stretch that only its own request knows. Differences: equality rests on a 62-bit hash
 and the parent instead of the full tokens; among n keys under one parent a false match has chance n^2 / 2^63.
 
 Most nodes are made right after their parent and found there again without a look-up:
@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from kvcache import tables
-from kvcache.compiled import compiled
+from kvcache.compiled import loop
 from kvcache.tables import (
     CONTENT,
     FATE,
@@ -42,25 +42,24 @@ from kvcache.tables import (
     State,
 )
 
-P1, P2 = 2147483647, 2147483629  # two primes below 2^31; products of two residues stay inside int64
-A1, A2 = 1103515245, 1969780891
+MULTIPLIER = 0x369DEA0F31A53F85  # odd, from L'Ecuyer's tables of multipliers for 64-bit congruential generators
+MASK62 = (1 << 62) - 1
 SHORT = 1 << 31
 
 
-@compiled
+@loop
 def _mix(h: int, x: int) -> int:
-    """Fold x (any 33-bit number) into the pair of residues packed in h."""
-    low = ((h & (SHORT - 1)) * A1 + x + SHORT) % P1
-    high = ((h >> 31) * A2 + x + SHORT + 7) % P2
-    return int((high << 31) | low)
+    """Fold x into h (62 bits). Only low bits of the product count, so it may wrap."""
+    h = ((h ^ x) * MULTIPLIER) & MASK62
+    return h ^ (h >> 29)
 
 
-@compiled
+@loop
 def _hash(s: State, node: int) -> int:
     return (int(s.nodes[node, HASH_HIGH]) << 31) | int(s.nodes[node, HASH_LOW])
 
 
-@compiled
+@loop
 def _key_hash(s: State, parent: int, space: int, extras: int, first: int, runs: int) -> int:
     h = _mix(_mix(_mix(1, parent), space), extras)
     for i in range(first, first + runs):
@@ -68,12 +67,12 @@ def _key_hash(s: State, parent: int, space: int, extras: int, first: int, runs: 
     return h
 
 
-@compiled
+@loop
 def _group_hash(s: State, parent: int, space: int, extras: int, run: int) -> int:
     return _mix(_mix(_mix(_mix(2, parent), space), extras), int(s.runs[run, RUN_ID]))
 
 
-@compiled
+@loop
 def intern(s: State, parent: int, space: int, extras: int, runs: int) -> int:
     """Node of the key whose `runs` runs were written behind the last kept one; they are kept only if the node is new.
 
@@ -99,7 +98,7 @@ def intern(s: State, parent: int, space: int, extras: int, runs: int) -> int:
     return nodes
 
 
-@compiled
+@loop
 def _make(s: State, node: int, parent: int, space: int, extras: int, first: int, runs: int, h: int) -> None:
     tokens = 0
     for i in range(first, first + runs):
@@ -122,7 +121,7 @@ def _make(s: State, node: int, parent: int, space: int, extras: int, first: int,
         s.nodes[node, GROUP] = _group_of(s, node, parent, space, extras)
 
 
-@compiled
+@loop
 def _group_of(s: State, node: int, parent: int, space: int, extras: int) -> int:
     """Representative of the siblings of `node` that start with the same run in the same namespace."""
     run = int(s.nodes[node, CONTENT])
@@ -153,7 +152,7 @@ def _group_of(s: State, node: int, parent: int, space: int, extras: int) -> int:
     return node
 
 
-@compiled
+@loop
 def plain(s: State, node: int) -> bool:
     """The key has no multimodal items (such keys never take part in partial matching)."""
     first = int(s.nodes[node, CONTENT])
@@ -164,7 +163,7 @@ def plain(s: State, node: int) -> bool:
     return bool(_hash(s, node) == _key_hash(s, int(s.nodes[node, PARENT]), int(s.nodes[node, SPACE]), -1, first, runs))
 
 
-@compiled
+@loop
 def rebuild(s: State) -> None:
     """Fill empty hash tables from the nodes."""
     mask = s.tables.shape[1] - 1
@@ -205,7 +204,7 @@ class Rows(NamedTuple):
     space: Array  # int32[n]
 
 
-@compiled
+@loop
 def _run_at(rows: Rows, tpb: int, private: int, r: int, t: int, prompt_only: bool) -> tuple[int, int]:
     """Identity of the run that covers token t of request r, and the token it ends before."""
     u = rows.unit_tokens
@@ -234,7 +233,7 @@ def _run_at(rows: Rows, tpb: int, private: int, r: int, t: int, prompt_only: boo
     return -3 - private - 2 * (t // tpb), block_end
 
 
-@compiled
+@loop
 def intern_span(
     s: State, rows: Rows, private: int, r: int, parent: int, start: int, stop: int, prompt_only: bool
 ) -> int:
@@ -253,7 +252,7 @@ def intern_span(
     return intern(s, parent, int(rows.space[r]), -1, runs)
 
 
-@compiled
+@loop
 def intern_request(s: State, rows: Rows, r: int, private: int, keys: Array) -> int:
     """Write the nodes of request r into `keys` and return how many full blocks its prompt and output fill.
 
@@ -287,7 +286,7 @@ def intern_request(s: State, rows: Rows, r: int, private: int, keys: Array) -> i
     return full
 
 
-@compiled
+@loop
 def reserve_private(s: State, tokens: int) -> int:
     """Names for the content of one request of `tokens` tokens that nobody else knows; returns the first."""
     private = int(s.tally[N_PRIVATE])
@@ -295,7 +294,7 @@ def reserve_private(s: State, tokens: int) -> int:
     return private
 
 
-@compiled
+@loop
 def intern_all(s: State, rows: Rows, offset: Array, keys: Array, private: Array) -> None:
     """`intern_request` for every request; request r's keys start at offset[r] and end with its two short ones."""
     for r in range(len(rows.prompt)):

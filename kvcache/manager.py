@@ -240,20 +240,20 @@ class KVCacheManager:
         """Both phases for one window; lowers each request's cap to what this window reached. False: exhausted, undone."""
         tpb = self.settings.tokens_per_block
         self.state.tally[BATCH] += 1
-        keys, prio = [], []
+        keys = []
         for j, request in enumerate(batch):
             keys.append(self._keys(request, request.prompt_tokens - 1))
-            prio.append(self._per_block(request))
+            self._fill_retention(j, request)
             self._matches.entry[j] = 0
             if self.settings.enable_block_reuse:
                 sequences.find_matches(self.state, self._matches, j, w, *keys[j], caps[j])
-            sequences.claim_matches(self.state, self._matches, j, w, *prio[j])
+            sequences.claim_matches(self.state, self._matches, j, w)
         for j, request in enumerate(batch):
             before = self.state.stats[w].copy()
             whole = self.find_node(request.tokens, request.prompt_tokens, request.namespace)[-1]
             done = sequences.allocate(
                 self.state, self._sequences, self._matches, j, w, request.slot, request.prompt_tokens,
-                *keys[j], whole if request.prompt_tokens % tpb == 0 else -1, *prio[j],
+                *keys[j], whole if request.prompt_tokens % tpb == 0 else -1,
             )  # fmt: skip
             if not done:
                 for later in range(j + 1, len(batch)):
@@ -279,11 +279,11 @@ class KVCacheManager:
             request.slot = -1
         self._collect()
 
-    def _per_block(self, request: CacheRequest) -> tuple[Array, Array]:
+    def _fill_retention(self, j: int, request: CacheRequest) -> None:
         n = -(-request.prompt_tokens // self.settings.tokens_per_block)
-        priority, duration = np.empty(n, np.int32), np.empty(n, np.int32)
-        fill_blocks(RetentionColumns.of([request.retention]).ranges, self.settings.tokens_per_block, priority, duration)
-        return priority, duration
+        ranges = RetentionColumns.of([request.retention]).ranges
+        m = self._matches
+        fill_blocks(ranges, self.settings.tokens_per_block, m.priority[j, :n], m.duration_ms[j, :n])
 
     # ---- growing and shrinking --------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ queues of several windows share one table.
     head(w, level, p) <-> oldest <-> ... <-> newest <-> head        pop at the left, release at the right
 """
 
-from kvcache.compiled import compiled
+from kvcache.compiled import loop
 from kvcache.tables import (
     C_BLOCKS,
     C_LEVELS,
@@ -29,13 +29,13 @@ from kvcache.tables import (
 )
 
 
-@compiled
+@loop
 def ring(s: State, w: int, level: int, priority: int) -> int:
     """Row of the head of one queue."""
     return int(s.conf[C_BLOCKS] + (w * s.conf[C_LEVELS] + level) * PRIORITIES + priority)
 
 
-@compiled
+@loop
 def front(s: State, w: int, level: int) -> int:
     """The block of `level` to be taken next, not taken yet; -1 if every queue of the level is empty."""
     if s.tier[w, level, T_FREE] == 0:
@@ -49,7 +49,7 @@ def front(s: State, w: int, level: int) -> int:
     return int(s.blocks[head, NEXT])
 
 
-@compiled
+@loop
 def _link(s: State, block: int, left: int, right: int) -> None:
     s.blocks[left, NEXT] = block
     s.blocks[block, PREV] = left
@@ -57,7 +57,7 @@ def _link(s: State, block: int, left: int, right: int) -> None:
     s.blocks[right, PREV] = block
 
 
-@compiled
+@loop
 def unlink(s: State, block: int) -> None:
     """Take `block` out of whatever queue it is in; nothing happens if it is in none."""
     right = s.blocks[block, NEXT]
@@ -70,7 +70,7 @@ def unlink(s: State, block: int) -> None:
     s.tier[s.blocks[block, WINDOW], s.blocks[block, QUEUE_LEVEL], T_FREE] -= 1
 
 
-@compiled
+@loop
 def _push(s: State, block: int, to_front: bool) -> None:
     w, level, p = s.blocks[block, WINDOW], s.blocks[block, LEVEL], s.blocks[block, PRIORITY]
     head = ring(s, w, level, p)
@@ -83,7 +83,7 @@ def _push(s: State, block: int, to_front: bool) -> None:
     s.tier[w, level, T_LOWEST] = min(s.tier[w, level, T_LOWEST], p)
 
 
-@compiled
+@loop
 def release(s: State, block: int, to_front: bool) -> None:
     """An unreferenced block becomes free: back (or front) of its level's and priority's queue; its duration starts now."""
     if s.blocks[block, NEXT] != -1:
@@ -95,7 +95,7 @@ def release(s: State, block: int, to_front: bool) -> None:
         _heap_add(s, when, block)
 
 
-@compiled
+@loop
 def claim(s: State, block: int, priority: int, duration_ms: int) -> None:
     """Take `block` out of its queue. `priority` -1 keeps the old one; the duration is replaced in any case (-1 = none)."""
     unlink(s, block)
@@ -106,7 +106,7 @@ def claim(s: State, block: int, priority: int, duration_ms: int) -> None:
     s.blocks[block, EXPIRED] = 0
 
 
-@compiled
+@loop
 def refresh(s: State, now_us: int) -> int:
     """Expire: blocks due at or before `now_us` go to priority 35, at the end of that queue. Returns how many did."""
     s.tally[CLOCK_US] = now_us
@@ -128,26 +128,26 @@ def refresh(s: State, now_us: int) -> int:
     return expired
 
 
-@compiled
+@loop
 def next_expiry_us(s: State) -> int:
     """When the earliest entry of the expiry heap is due (it may have been claimed since); -1 if there is none."""
     return int(s.heap[0, 0]) if s.tally[N_HEAP] > 0 else -1
 
 
-@compiled
+@loop
 def _before(s: State, a: int, b: int) -> bool:
     if s.heap[a, 0] != s.heap[b, 0]:
         return bool(s.heap[a, 0] < s.heap[b, 0])
     return bool(s.heap[a, 1] < s.heap[b, 1])
 
 
-@compiled
+@loop
 def _swap_entries(s: State, a: int, b: int) -> None:
     s.heap[a, 0], s.heap[b, 0] = s.heap[b, 0], s.heap[a, 0]
     s.heap[a, 1], s.heap[b, 1] = s.heap[b, 1], s.heap[a, 1]
 
 
-@compiled
+@loop
 def _sift_down(s: State, i: int) -> None:
     n = s.tally[N_HEAP]
     while True:
@@ -162,7 +162,7 @@ def _sift_down(s: State, i: int) -> None:
         i = child
 
 
-@compiled
+@loop
 def _heap_pop(s: State) -> None:
     last = s.tally[N_HEAP] - 1
     _swap_entries(s, 0, last)
@@ -170,7 +170,7 @@ def _heap_pop(s: State) -> None:
     _sift_down(s, 0)
 
 
-@compiled
+@loop
 def _heap_add(s: State, when: int, block: int) -> None:
     if s.tally[N_HEAP] == len(s.heap):
         _drop_stale(s)
@@ -183,7 +183,7 @@ def _heap_add(s: State, when: int, block: int) -> None:
         i = (i - 1) // 2
 
 
-@compiled
+@loop
 def _drop_stale(s: State) -> None:
     """Rebuild the heap from the blocks that still expire: it has room for two entries a block, so this stays rare."""
     kept = 0

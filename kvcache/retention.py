@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from kvcache.compiled import compiled
+from kvcache.compiled import loop
 from kvcache.request import Int32, Int64
 from kvcache.tables import DEFAULT_PRIORITY, Array
 
@@ -113,7 +113,7 @@ def _open(value: int | None) -> int:
     return -1 if value is None else value
 
 
-@compiled
+@loop
 def fill_blocks(ranges: Array, tokens_per_block: int, priority: Array, duration_ms: Array) -> None:
     """Give each block the range that holds its first token; -1 where none does."""
     at = 0

@@ -6,7 +6,7 @@ It decides nothing by itself; `kvcache.engine` and the conformance scheduler app
 
 from typing import NamedTuple
 
-from kvcache.compiled import compiled
+from kvcache.compiled import loop
 from kvcache.sequences import Sequences
 from kvcache.tables import (
     C_BLOCKS,
@@ -34,7 +34,7 @@ class PrefixReuse(NamedTuple):
     first_new: int  # node of the first full block that would have to be computed, -1 if there is none
 
 
-@compiled
+@loop
 def analyze(s: State, w: int, keys: Array, full_prompt: int) -> PrefixReuse:
     """Walk the full blocks of a prompt: no partial matches, no cap; a sliding window may pass gaps as in matching."""
     every, used, first_new, gap = 0, 0, -1, -1
@@ -60,7 +60,7 @@ def analyze(s: State, w: int, keys: Array, full_prompt: int) -> PrefixReuse:
     return PrefixReuse(every, used, first_new)
 
 
-@compiled
+@loop
 def same_key(s: State, a: int, b: int) -> bool:
     """Two nodes have the same own key, whatever stands before it: the May 2026 skip rule compares no more than that."""
     if a == b:
@@ -71,7 +71,7 @@ def same_key(s: State, a: int, b: int) -> bool:
     )
 
 
-@compiled
+@loop
 def window_reach(s: State, w: int) -> int:
     """Tokens a sequence may hold in this window: window plus temporary window; unbounded for full attention."""
     if s.window[w, W_SLIDING] == 0:
@@ -79,7 +79,7 @@ def window_reach(s: State, w: int) -> int:
     return int(s.window[w, W_TOKENS] + s.window[w, W_TEMPORARY])
 
 
-@compiled
+@loop
 def remaining_blocks(s: State, w: int, prompt: int, new_tokens: int, allocated: int, reusable_used: int) -> int:
     """Blocks a request still needs until its last token, on beam width 1.
 
@@ -97,7 +97,7 @@ def remaining_blocks(s: State, w: int, prompt: int, new_tokens: int, allocated: 
     return int(max(0, context + (total - context) + extra - allocated - reusable))
 
 
-@compiled
+@loop
 def needed_context(s: State, w: int, prompt: int, draft: int, reusable_used: int) -> int:
     """Blocks a request that has not started needs for its first step."""
     tpb = s.conf[C_TOKENS_PER_BLOCK]
@@ -107,7 +107,7 @@ def needed_context(s: State, w: int, prompt: int, draft: int, reusable_used: int
     return int(shared + rest - min(min(reusable_used, shared), (prompt - 1) // tpb))
 
 
-@compiled
+@loop
 def needed_generation(s: State, slots: int, step_tokens: int, left: int) -> int:
     """Blocks newly entered by the next `step_tokens` tokens of a sequence of `slots`, of which at most `left` will come."""
     tpb = s.conf[C_TOKENS_PER_BLOCK]
@@ -116,7 +116,7 @@ def needed_generation(s: State, slots: int, step_tokens: int, left: int) -> int:
     return int(then - now)
 
 
-@compiled
+@loop
 def start_scheduling(s: State, snapshot: Array) -> None:
     """Copy free counts and reference counts: MAX_UTILIZATION tries pauses on the copy. `snapshot` is int64[window]."""
     for w in range(len(snapshot)):
@@ -125,7 +125,7 @@ def start_scheduling(s: State, snapshot: Array) -> None:
         s.blocks[block, SCHED_REFS] = s.blocks[block, REFS]
 
 
-@compiled
+@loop
 def scheduling_remove(s: State, q: Sequences, snapshot: Array, w: int, seq: int) -> None:
     """In the snapshot, the sequence gives its blocks back."""
     for i in range(q.length[seq]):

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from kvcache.blocks import get_free, note_copy, note_event, onboard
-from kvcache.compiled import compiled
+from kvcache.compiled import loop
 from kvcache.queues import claim, release, unlink
 from kvcache.tables import (
     BATCH,
@@ -88,6 +88,8 @@ class Matches(NamedTuple):
 
     entry: Array  # int64[request in batch, 6]
     blocks: Array  # int32[request in batch, position]: block or PLACEHOLDER
+    priority: Array  # int32[request in batch, position]: what the request's retention gives, -1 = nothing
+    duration_ms: Array  # int32[request in batch, position]: likewise
 
 
 def make_sequences(windows: int, sequences: int, positions: int) -> Sequences:
@@ -102,10 +104,15 @@ def make_sequences(windows: int, sequences: int, positions: int) -> Sequences:
 
 def make_matches(requests: int, positions: int) -> Matches:
     """Scratch for batches of up to `requests` requests of up to `positions` blocks."""
-    return Matches(np.zeros((requests, 6), np.int64), np.full((requests, positions), PLACEHOLDER, np.int32))
+    return Matches(
+        np.zeros((requests, 6), np.int64),
+        np.full((requests, positions), PLACEHOLDER, np.int32),
+        np.full((requests, positions), -1, np.int32),
+        np.full((requests, positions), -1, np.int32),
+    )
 
 
-@compiled
+@loop
 def find_matches(s: State, m: Matches, j: int, w: int, keys: Array, full: int, short: int, cap: int) -> int:
     """Walk the tree along the keys of request j and note the reusable prefix; returns its tokens.
 
@@ -150,20 +157,20 @@ def find_matches(s: State, m: Matches, j: int, w: int, keys: Array, full: int, s
     return int(entry[M_TOKENS])
 
 
-@compiled
+@loop
 def _first_claim(s: State, block: int) -> bool:
     """Nobody in this batch has claimed `block` before (its claim columns are stale)."""
     return bool(s.blocks[block, CLAIM_BATCH] != s.tally[BATCH])
 
 
-@compiled
+@loop
 def _set_claim(s: State, block: int, claimant: int, full: int) -> None:
     s.blocks[block, CLAIM_BATCH] = s.tally[BATCH]
     s.blocks[block, CLAIMANT] = claimant
     s.blocks[block, CLAIM_FULL] = full
 
 
-@compiled
+@loop
 def _claim_partial(s: State, m: Matches, j: int, block: int, priority: int, duration_ms: int) -> None:
     """Request j wants a part of `block`: it copies if the block is in use, else see the module's text."""
     if s.blocks[block, REFS] > 0:
@@ -184,7 +191,7 @@ def _claim_partial(s: State, m: Matches, j: int, block: int, priority: int, dura
     claim(s, block, priority, duration_ms)
 
 
-@compiled
+@loop
 def _claim_full(s: State, m: Matches, block: int, priority: int, duration_ms: int) -> None:
     if not _first_claim(s, block) and s.blocks[block, CLAIM_FULL] == 0:
         m.entry[s.blocks[block, CLAIMANT], M_MODE] = COPY
@@ -193,9 +200,9 @@ def _claim_full(s: State, m: Matches, block: int, priority: int, duration_ms: in
     claim(s, block, priority, duration_ms)
 
 
-@compiled
-def claim_matches(s: State, m: Matches, j: int, w: int, priority: Array, duration_ms: Array) -> None:
-    """Phase 1 for request j: take its matches out of the free queues. priority[i], duration_ms[i]: -1 = none given."""
+@loop
+def claim_matches(s: State, m: Matches, j: int, w: int) -> None:
+    """Phase 1 for request j: take its matches out of the free queues."""
     count = int(m.entry[j, M_COUNT])
     m.entry[j, M_MODE] = NO_PARTIAL
     m.entry[j, M_RELEASE] = 0
@@ -203,7 +210,7 @@ def claim_matches(s: State, m: Matches, j: int, w: int, priority: Array, duratio
         block = int(m.blocks[j, i])
         if block == PLACEHOLDER:
             continue
-        p, d = int(priority[i]), int(duration_ms[i])
+        p, d = int(m.priority[j, i]), int(m.duration_ms[j, i])
         if p >= 0 and p != s.blocks[block, PRIORITY] and s.blocks[block, NODE] != -1:
             note_event(s, EV_PRIORITY, w, int(s.blocks[block, NODE]), int(s.blocks[block, PRIORITY]), p)
         s.stats[w, HIT_TOKENS_GPU + s.blocks[block, LEVEL]] += (
@@ -217,7 +224,7 @@ def claim_matches(s: State, m: Matches, j: int, w: int, priority: Array, duratio
             _claim_full(s, m, block, p, d)
 
 
-@compiled
+@loop
 def _take_match(s: State, m: Matches, j: int, w: int, i: int, node: int) -> int:
     """Phase 2 for one matched position: the block the sequence will use there, on the GPU; -1 if the pool is exhausted."""
     block = int(m.blocks[j, i])
@@ -243,7 +250,7 @@ def _take_match(s: State, m: Matches, j: int, w: int, i: int, node: int) -> int:
     return block
 
 
-@compiled
+@loop
 def first_real_block(s: State, w: int, prompt: int) -> int:
     """First position that a sliding window still needs while a prompt of that length is computed."""
     if s.window[w, W_SLIDING] == 0:
@@ -252,7 +259,7 @@ def first_real_block(s: State, w: int, prompt: int) -> int:
     return int(max(0, (prompt - reach) // s.conf[C_TOKENS_PER_BLOCK]))
 
 
-@compiled
+@loop
 def _note_cause(s: State, w: int, node: int, matched: bool) -> None:
     """Why a full prompt block had to be computed."""
     cause = int(s.nodes[node, FATE])
@@ -261,7 +268,7 @@ def _note_cause(s: State, w: int, node: int, matched: bool) -> None:
     s.stats[w, CAUSE_0 + cause] += 1
 
 
-@compiled
+@loop
 def allocate(
     s: State,
     q: Sequences,
@@ -274,8 +281,6 @@ def allocate(
     full: int,
     short: int,
     whole: int,
-    priority: Array,
-    duration_ms: Array,
 ) -> bool:
     """Phase 2 for request j: fill sequence row `seq` with its matches and new blocks. False: exhausted, undone.
 
@@ -297,8 +302,8 @@ def allocate(
                     _undo(s, q, m, j, w, seq, i)
                     return False
         elif i >= first:
-            p = int(priority[i])
-            block = get_free(s, w, DEFAULT_PRIORITY if p < 0 else p, int(duration_ms[i]))
+            p = int(m.priority[j, i])
+            block = get_free(s, w, DEFAULT_PRIORITY if p < 0 else p, int(m.duration_ms[j, i]))
             if block == -1:
                 _undo(s, q, m, j, w, seq, i)
                 return False
@@ -318,7 +323,7 @@ def allocate(
     return True
 
 
-@compiled
+@loop
 def _undo(s: State, q: Sequences, m: Matches, j: int, w: int, seq: int, done: int) -> None:
     """Give back what the first `done` positions took and what later positions had claimed."""
     for i in range(int(m.entry[j, M_COUNT]) - 1, done - 1, -1):
@@ -329,7 +334,7 @@ def _undo(s: State, q: Sequences, m: Matches, j: int, w: int, seq: int, done: in
     release_sequence(s, q, w, seq)
 
 
-@compiled
+@loop
 def unclaim(s: State, m: Matches, j: int) -> None:
     """Give back the claims of request j, for which phase 2 will not run."""
     for i in range(int(m.entry[j, M_COUNT]) - 1, -1, -1):
@@ -338,7 +343,7 @@ def unclaim(s: State, m: Matches, j: int) -> None:
             release(s, block, False)
 
 
-@compiled
+@loop
 def add_slot(s: State, q: Sequences, w: int, seq: int, priority: int, duration_ms: int) -> bool:
     """Window w's part of `addToken` for a sequence whose slot count was already raised: slide, then take a block at a boundary.
 
@@ -360,7 +365,7 @@ def add_slot(s: State, q: Sequences, w: int, seq: int, priority: int, duration_m
     return True
 
 
-@compiled
+@loop
 def drop_front(s: State, q: Sequences, w: int, seq: int) -> None:
     """The sliding window leaves its first block: it keeps its priority, loses its duration, and is freed if nobody else uses it."""
     i = q.dropped[w, seq]
@@ -374,14 +379,14 @@ def drop_front(s: State, q: Sequences, w: int, seq: int) -> None:
     _unref(s, block, False)
 
 
-@compiled
+@loop
 def _unref(s: State, block: int, to_front: bool) -> None:
     s.blocks[block, REFS] -= 1
     if s.blocks[block, REFS] == 0:
         release(s, block, to_front)
 
 
-@compiled
+@loop
 def store(s: State, q: Sequences, w: int, seq: int, keys: Array, full: int, short: int) -> int:
     """Put the sequence's blocks into the tree under `keys`; occupied positions stay as they are. Returns how many were new."""
     stored = 0
@@ -405,7 +410,7 @@ def store(s: State, q: Sequences, w: int, seq: int, keys: Array, full: int, shor
     return stored
 
 
-@compiled
+@loop
 def release_sequence(s: State, q: Sequences, w: int, seq: int) -> None:
     """Hand the blocks back, last first, each to the back of its priority's queue once nobody refers to it.
 
@@ -418,7 +423,7 @@ def release_sequence(s: State, q: Sequences, w: int, seq: int) -> None:
             _unref(s, block, s.conf[C_DETACHED_FIRST] == 1 and s.blocks[block, NODE] == -1)
 
 
-@compiled
+@loop
 def remove_slot(s: State, q: Sequences, windows: int, seq: int) -> None:
     """Rewind one token slot; a block that becomes empty goes to the FRONT of its queue (`releaseLastBlock`)."""
     tpb = s.conf[C_TOKENS_PER_BLOCK]
@@ -434,7 +439,7 @@ def remove_slot(s: State, q: Sequences, windows: int, seq: int) -> None:
             _unref(s, block, True)
 
 
-@compiled
+@loop
 def pin(s: State, block: int) -> None:
     """One more reference to a block that may be free."""
     if s.blocks[block, REFS] == 0:
@@ -443,13 +448,13 @@ def pin(s: State, block: int) -> None:
     s.blocks[block, REFS] += 1
 
 
-@compiled
+@loop
 def unpin(s: State, block: int) -> None:
     """One reference less; without references the block becomes free (back of its queue)."""
     _unref(s, block, False)
 
 
-@compiled
+@loop
 def parent_block(s: State, block: int) -> int:
     """The block at the parent position in the same window; -1 if there is none or the block is not in the tree."""
     if not in_tree(s, block):

@@ -178,8 +178,13 @@ def _check(pools: tuple[Pool, ...], settings: Settings) -> None:
             raise ValueError(f"block counts are {pool.blocks}; the GPU needs at least 1 block, other tiers 0 or more")
 
 
-def make_state(pools: tuple[Pool, ...], settings: Settings, *, nodes: int = 1024, runs: int = 4096) -> State:
-    """Fresh tables for `pools`; `nodes` and `runs` are the first room for keys (`grow` makes more)."""
+def make_state(
+    pools: tuple[Pool, ...], settings: Settings, *, nodes: int = 1024, runs: int = 4096, branches: int | None = None
+) -> State:
+    """Fresh tables for `pools`; `nodes` and `runs` are the first room for keys (`kvcache.keys.grow` makes more).
+
+    `branches` bounds the nodes that are not the first child made right after their parent: only those are hashed.
+    """
     _check(pools, settings)
     windows, levels = len(pools), max(2, len(pools[0].blocks))
     sizes = np.zeros((windows, levels), np.int64)
@@ -217,7 +222,7 @@ def make_state(pools: tuple[Pool, ...], settings: Settings, *, nodes: int = 1024
         value=np.full((windows, nodes), -1, np.int32),
         kids=np.full((nodes if settings.evict_descendants else 1, 3), -1, np.int32),
         runs=np.empty((runs, 2), np.int32),
-        tables=np.full((2, _table_size(nodes)), -1, np.int32),
+        tables=np.full((2, _table_size(branches or nodes)), -1, np.int32),
         blocks=blocks,
         window=window,
         tier=tier,

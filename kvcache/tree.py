@@ -5,7 +5,7 @@ some window or has an existing child; clearing a value prunes upward. Difference
 tried newest first (TensorRT-LLM's order is that of an unordered map, i.e. undefined).
 """
 
-from kvcache.compiled import compiled
+from kvcache.compiled import loop
 from kvcache.keys import plain
 from kvcache.tables import (
     C_COPY_ON_PARTIAL,
@@ -33,7 +33,7 @@ from kvcache.tables import (
 )
 
 
-@compiled
+@loop
 def _enter(s: State, node: int) -> None:
     """`node` starts to exist: it joins its group (and its parent's children where those are kept)."""
     rep = s.nodes[node, GROUP]
@@ -53,7 +53,7 @@ def _enter(s: State, node: int) -> None:
         s.kids[parent, 0] = node
 
 
-@compiled
+@loop
 def _leave(s: State, node: int) -> None:
     left, right = s.nodes[node, GPREV], s.nodes[node, GNEXT]
     if left == -1:
@@ -72,7 +72,7 @@ def _leave(s: State, node: int) -> None:
             s.kids[right, 2] = left
 
 
-@compiled
+@loop
 def _live_more(s: State, node: int) -> None:
     while True:
         s.nodes[node, LIVE] += 1
@@ -82,7 +82,7 @@ def _live_more(s: State, node: int) -> None:
         node = s.nodes[node, PARENT]
 
 
-@compiled
+@loop
 def _live_less(s: State, node: int) -> None:
     while True:
         s.nodes[node, LIVE] -= 1
@@ -92,7 +92,7 @@ def _live_less(s: State, node: int) -> None:
         node = s.nodes[node, PARENT]
 
 
-@compiled
+@loop
 def attach(s: State, block: int, node: int) -> None:
     """`block` becomes the value of `node` for its window."""
     s.blocks[block, NODE] = node
@@ -101,7 +101,7 @@ def attach(s: State, block: int, node: int) -> None:
     _live_more(s, node)
 
 
-@compiled
+@loop
 def detach(s: State, block: int, fate: int) -> None:
     """`block` leaves the tree (its key stays); the node remembers the reason."""
     node = s.blocks[block, NODE]
@@ -113,7 +113,7 @@ def detach(s: State, block: int, fate: int) -> None:
     _live_less(s, node)
 
 
-@compiled
+@loop
 def children(s: State, node: int) -> int:
     """How many existing children `node` has."""
     values = 0
@@ -123,14 +123,14 @@ def children(s: State, node: int) -> int:
     return int(s.nodes[node, LIVE] - values)
 
 
-@compiled
+@loop
 def is_leaf(s: State, block: int) -> bool:
     """Detached, or without an existing child of any window."""
     node = s.blocks[block, NODE]
     return bool(node == -1 or children(s, node) == 0)
 
 
-@compiled
+@loop
 def in_tree(s: State, block: int) -> bool:
     """TensorRT-LLM's test before an event: attached, and the parent position holds a block of the window (or is the root).
 
@@ -143,7 +143,7 @@ def in_tree(s: State, block: int) -> bool:
     return bool(parent == ROOT or s.value[s.blocks[block, WINDOW], parent] != -1)
 
 
-@compiled
+@loop
 def common_tokens(s: State, a: int, b: int) -> int:
     """Tokens in the common start of two keys."""
     i, j = s.nodes[a, CONTENT], s.nodes[b, CONTENT]
@@ -159,7 +159,7 @@ def common_tokens(s: State, a: int, b: int) -> int:
     return int(tokens)
 
 
-@compiled
+@loop
 def best_partial(s: State, w: int, node: int) -> tuple[int, int]:
     """The stored sibling of `node` with the longest common start that may be reused, and that length; (-1, 0) if none.
 
@@ -181,18 +181,20 @@ def best_partial(s: State, w: int, node: int) -> tuple[int, int]:
     return best, best_tokens
 
 
-@compiled
+@loop
 def detach_below(s: State, w: int, top: int) -> None:
     """Detach every block of window `w` below node `top` (the 2025 rule): no events, they keep their places in the queues."""
-    stack = [int(top)]
-    found = [int(top)]
-    while len(stack) > 0:
-        child = int(s.kids[stack.pop(), 0])
-        while child != -1:
-            stack.append(child)
-            found.append(child)
-            child = int(s.kids[child, 1])
-    for i in range(len(found) - 1, 0, -1):
-        block = s.value[w, found[i]]
+    node = _deepest(s, int(top))
+    while node != top:
+        sibling, up, block = int(s.kids[node, 1]), int(s.nodes[node, PARENT]), int(s.value[w, node])
         if block != -1:
             detach(s, block, CHAIN_DETACHED)
+        node = up if sibling == -1 else _deepest(s, sibling)
+
+
+@loop
+def _deepest(s: State, node: int) -> int:
+    """The first leaf below `node`, by first children."""
+    while s.kids[node, 0] != -1:
+        node = s.kids[node, 0]
+    return int(node)
