@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from kvcache import schedule, sequences
-from kvcache.blocks import note_copy, note_event, onboard, swap_places
+from kvcache.blocks import drop, note_copy, note_event, onboard, swap_places
 from kvcache.content import Content, MultimodalItem, Namespace
 from kvcache.events import Event, EventManager
 from kvcache.queues import claim, front, refresh, release, ring
@@ -27,9 +27,9 @@ from kvcache.tables import (
     DEFAULT_PRIORITY,
     DURATION_MS,
     EV_LEVEL,
+    EVICTED_HOST,
     KEY,
     LEVEL,
-    LIVE,
     MISSED,
     N_COPIES,
     NEXT,
@@ -53,11 +53,11 @@ from kvcache.tables import (
     State,
     make_state,
 )
-from kvcache.tree import detach, in_tree
+from kvcache.tree import children, detach, in_tree
 
 
 class OutOfBlocksError(RuntimeError):
-    """No GPU block is free for an allocation; the manager is as it was before the call."""
+    """No GPU block is free for an allocation. What the call had taken is given back; what it had evicted stays evicted."""
 
 
 @dataclass(eq=False)
@@ -114,8 +114,10 @@ class KVCacheManager:
         event_buffer_max_size: int = 0,
         attention_dp_rank: int | None = None,
         connector_matched_tokens: int = 0,
+        max_sequence_tokens: int = 0,
     ) -> None:
         self.pools = tuple(pools)
+        self.max_sequence_tokens = max_sequence_tokens
         self.settings = settings._replace(record_copies=True, record_events=event_buffer_max_size > 0)
         self.state: State = make_state(self.pools, self.settings)
         self.content = Content()
@@ -201,11 +203,12 @@ class KVCacheManager:
     def add_sequence_batch(self, batch: Sequence[CacheRequest]) -> list[int]:
         """Claim the matches of all, then allocate for each in order; returns the reused tokens of each.
 
-        Raises OutOfBlocksError when the pool cannot hold them; then nothing has changed but the order of free blocks.
+        Raises OutOfBlocksError when the pool cannot hold them: no request of the batch has a sequence then.
         """
-        for request in batch:
-            if request.request_id in self.requests:
-                raise ValueError(f"request {request.request_id} has a sequence already")
+        names = [request.request_id for request in batch]
+        for at, name in enumerate(names):
+            if name in self.requests or name in names[:at]:
+                raise ValueError(f"request {name} has a sequence already")
         self._make_room(batch)
         caps = [sequences.NO_CAP] * len(batch)
         for request in batch:
@@ -235,10 +238,13 @@ class KVCacheManager:
             self._free_slots = [*range(rows - 1, q.blocks.shape[1] - 1, -1), *self._free_slots]
         if len(batch) > len(self._matches.entry) or longest > self._matches.blocks.shape[1]:
             self._matches = sequences.make_matches(2 * len(batch), 2 * longest)
+        # each GPU block handed out tells at most four events, each position at most one change of priority
+        rows = 4 * int(self.state.conf[C_BLOCKS]) + len(self.pools) * len(batch) * longest
+        if self.events is not None and rows > len(self.state.events):
+            self.state = self.state._replace(events=np.empty((2 * rows, self.state.events.shape[1]), np.int32))
 
     def _add_to_window(self, w: int, batch: Sequence[CacheRequest], caps: list[int]) -> bool:
         """Both phases for one window; lowers each request's cap to what this window reached. False: exhausted, undone."""
-        tpb = self.settings.tokens_per_block
         self.state.tally[BATCH] += 1
         keys = []
         for j, request in enumerate(batch):
@@ -250,10 +256,10 @@ class KVCacheManager:
             sequences.claim_matches(self.state, self._matches, j, w)
         for j, request in enumerate(batch):
             before = self.state.stats[w].copy()
-            whole = self.find_node(request.tokens, request.prompt_tokens, request.namespace)[-1]
+            whole, full, short = self._keys(request, request.prompt_tokens)
             done = sequences.allocate(
                 self.state, self._sequences, self._matches, j, w, request.slot, request.prompt_tokens,
-                *keys[j], whole if request.prompt_tokens % tpb == 0 else -1,
+                *keys[j], int(whole[full - 1]) if short == -1 else -1,
             )  # fmt: skip
             if not done:
                 for later in range(j + 1, len(batch)):
@@ -305,8 +311,10 @@ class KVCacheManager:
         if position + 1 > q.blocks.shape[2]:
             self._sequences = q = _enlarge(q, q.blocks.shape[1], 2 * (position + 1))
         q.slots[request.slot] += 1
-        for w in self._order:
+        for at, w in enumerate(self._order):
             if not sequences.add_slot(self.state, q, w, request.slot, priority, duration):
+                for done in self._order[:at]:
+                    sequences.take_back(self.state, q, done, request.slot, position)
                 q.slots[request.slot] -= 1
                 raise OutOfBlocksError(
                     f"no GPU block is free for the next token of request {request.request_id}"
@@ -317,8 +325,8 @@ class KVCacheManager:
     def add_tokens(self, request_id: int, tokens: Sequence[int]) -> None:
         """Generated tokens: ids and slots."""
         for token in tokens:
-            self.append_tokens(request_id, [token])
             self.add_slots(request_id)
+            self.append_tokens(request_id, [token])
 
     def append_tokens(self, request_id: int, tokens: Sequence[int]) -> None:
         """Generated token ids without slots."""
@@ -389,6 +397,8 @@ class KVCacheManager:
     def unpin_blocks(self, block_ids: Sequence[int]) -> None:
         """`unpinBlocksById`: one reference less each; only the first window's blocks can be pinned."""
         for block_id in block_ids:
+            if self.state.blocks[self.block_row(block_id), REFS] < 1:
+                raise ValueError(f"block {block_id} has no reference to give back")
             sequences.unpin(self.state, self.block_row(block_id))
 
     def release(self, request_id: int, *, store: bool = True, stored_tokens: Sequence[int] | None = None) -> None:
@@ -423,6 +433,7 @@ class KVCacheManager:
         host = int(front(self.state, w, 1))
         if self.state.blocks[block, LEVEL] != 0 or host == -1:
             return
+        drop(self.state, host, EVICTED_HOST)
         note_copy(self.state, OFFLOAD, block, host, 0)
         self.state.stats[w, OFFLOADED] += 1
         swap_places(self.state, block, host)
@@ -436,9 +447,16 @@ class KVCacheManager:
 
     def onboard_block(self, block_id: int, w: int = 0) -> None:
         """Move one block back to the GPU."""
-        if not onboard(self.state, self.block_row(block_id, w)):
-            raise OutOfBlocksError(f"no GPU block is free to onboard block {block_id}")
+        block = self.block_row(block_id, w)
+        queued = self.state.blocks[block, NEXT] != -1 and self.state.blocks[block, LEVEL] != 0
+        if queued:  # a free block must not be the victim of its own onboarding
+            claim(self.state, block, -1, int(self.state.blocks[block, DURATION_MS]))
+        done = onboard(self.state, block)
+        if queued:
+            release(self.state, block, False)
         self._collect()
+        if not done:
+            raise OutOfBlocksError(f"no GPU block is free to onboard block {block_id}")
 
     def truncate(self, tokens: Sequence[int], keep: int, namespace: Namespace = Namespace()) -> None:
         """Forget what is stored for `tokens` beyond the first `keep` tokens; shared blocks of other prompts stay."""
@@ -447,7 +465,7 @@ class KVCacheManager:
         for i in range(len(nodes) - 1, -(-keep // tpb) - 1, -1):
             for w in self._order:
                 block = int(self.state.value[w, nodes[i]])
-                if block != -1 and self.state.nodes[nodes[i], LIVE] == 1:
+                if block != -1 and children(self.state, nodes[i]) == 0:
                     self._forget(block)
         self._collect()
 
@@ -508,34 +526,40 @@ class KVCacheManager:
         return schedule.PrefixReuse(*schedule.analyze(self.state, w, keys, full))
 
     def needed_blocks_one_step(self, request: CacheRequest, *, two_steps: bool = False, w: int = 0) -> int:
-        """Blocks the request needs for its next step."""
+        """Blocks the request needs for its next step; a chunk after the first needs none.
+
+        Leaves an estimate of reusable tokens behind that counts only the cached blocks somebody uses; `remaining_blocks`
+        counts all of them.
+        """
+        request.estimated_reusable_tokens = 0
         if request.generating:
             step = (request.draft_tokens + 1) * (2 if two_steps else 1)
             slots = int(self._sequences.slots[request.slot])
             left = request.prompt_tokens + request.max_new_tokens - slots
-            reach = int(schedule.window_reach(self.state, w))
-            return int(schedule.needed_generation(self.state, slots, step, max(0, min(left, reach))))
-        reuse = self.analyze_prefix_reuse(request, w)
-        return int(
-            schedule.needed_context(
-                self.state, w, request.prompt_tokens, request.draft_tokens, reuse.reusable_allocated
-            )
-        )
+            longest = self.max_sequence_tokens and max(self.max_sequence_tokens, self.pools[w].window_tokens)
+            return int(schedule.needed_generation(self.state, slots, step, left, longest))
+        if request.slot >= 0:
+            return 0
+        n, used = request.prompt_tokens, self.analyze_prefix_reuse(request, w).reusable_allocated
+        self._estimate(request, used)
+        return int(schedule.needed_context(self.state, w, n, request.draft_tokens, used))
 
     def remaining_blocks(self, request: CacheRequest, w: int = 0) -> int:
         """Blocks the request still needs until its last token; leaves its estimate of reusable tokens behind."""
         allocated, used = 0, 0
+        request.estimated_reusable_tokens = 0
         if request.slot >= 0:
-            allocated = int(self._sequences.length[request.slot])
+            allocated = int(self._sequences.length[request.slot] - self._sequences.dropped[w, request.slot])
         else:
             reuse = self.analyze_prefix_reuse(request, w)
             used = reuse.reusable_allocated
-            request.estimated_reusable_tokens = min(
-                reuse.reusable_all * self.settings.tokens_per_block, request.prompt_tokens - 1
-            )
-        return int(
-            schedule.remaining_blocks(self.state, w, request.prompt_tokens, request.max_new_tokens, allocated, used)
-        )
+            self._estimate(request, reuse.reusable_all)
+        n, more = request.prompt_tokens, request.max_new_tokens
+        return int(schedule.remaining_blocks(self.state, w, n, more, len(request.tokens), allocated, used))
+
+    def _estimate(self, request: CacheRequest, blocks: int) -> None:
+        tokens = blocks * self.settings.tokens_per_block
+        request.estimated_reusable_tokens = min(tokens, request.prompt_tokens - 1)
 
     def start_scheduling(self) -> None:
         """Take the scheduling snapshot."""

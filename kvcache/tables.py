@@ -239,8 +239,8 @@ def make_state(
 
 
 def _copy_room(sizes: Array) -> int:
-    """Most copies between two drains: each GPU block taken moves at most one block down a tier and one up."""
-    return int(4 * sizes[:, 0].sum() + sizes.sum()) + 64
+    """Twice the most copies of one call: each GPU block taken fills one host and one disk block, and is filled itself."""
+    return int(6 * sizes[:, 0].sum()) + 64
 
 
 def _table_size(nodes: int) -> int:
