@@ -191,6 +191,11 @@ class KVCacheManager:
         full = usable // tpb
         return np.array([*nodes, -1], np.int32), full, nodes[full] if usable % tpb else -1
 
+    def nodes_of(self, request: CacheRequest, usable: int) -> list[int]:
+        """Nodes of a request's first `usable` tokens, generated ones included."""
+        keys, full, short = self._keys(request, usable)
+        return [int(node) for node in keys[:full]] + ([] if short == -1 else [short])
+
     def find_node(self, tokens: Sequence[int], usable: int, namespace: Namespace = Namespace()) -> list[int]:
         """Nodes of plain tokens cut into blocks."""
         self.state, nodes = self.content.nodes(
@@ -555,7 +560,7 @@ class KVCacheManager:
             used = reuse.reusable_allocated
             self._estimate(request, reuse.reusable_all)
         n, more = request.prompt_tokens, request.max_new_tokens
-        return int(schedule.remaining_blocks(self.state, w, n, more, len(request.tokens), allocated, used))
+        return int(schedule.remaining_at(self.state, w, n, more, len(request.tokens), allocated, used))
 
     def _estimate(self, request: CacheRequest, blocks: int) -> None:
         tokens = blocks * self.settings.tokens_per_block

@@ -80,21 +80,32 @@ def window_reach(s: State, w: int) -> int:
 
 
 @loop
-def remaining_blocks(s: State, w: int, prompt: int, new_tokens: int, allocated: int, reusable_used: int) -> int:
-    """Blocks a request still needs until its last token, on beam width 1.
+def remaining_at(
+    s: State, w: int, prompt: int, new_tokens: int, tokens: int, allocated: int, reusable_used: int
+) -> int:
+    """Blocks a request of `tokens` tokens still needs until its last one, on beam width 1.
 
     `allocated` is what it holds already; `reusable_used` the cached blocks somebody uses (0 once it has started). A cached
-    block that nobody uses is in the free count already, so it is not subtracted.
+    block that nobody uses is in the free count already, so it is not subtracted. A sliding window takes its next block
+    before it gives up its oldest: one more if blocks are still to come and not all of them fit.
     """
     tpb = s.conf[C_TOKENS_PER_BLOCK]
     reach = window_reach(s, w)
     context = min(prompt, reach) // tpb
     total = (min(prompt + new_tokens, reach) + tpb - 1) // tpb
+    last = (prompt + new_tokens + tpb - 1) // tpb
     extra = 0
     if s.window[w, W_SLIDING] == 1 and prompt + new_tokens > s.window[w, W_TOKENS]:
-        extra = 1 if prompt + new_tokens > reach else 0
+        extra = 1 if last > (tokens + tpb - 1) // tpb and last > total else 0
     reusable = min(min(reusable_used, context), (prompt - 1) // tpb)
-    return int(max(0, context + (total - context) + extra - allocated - reusable))
+    return int(max(0, total + extra - allocated - reusable))
+
+
+@loop
+def remaining_blocks(s: State, w: int, prompt: int, new_tokens: int, allocated: int, reusable_used: int) -> int:
+    """`remaining_at` for a request that has not started, or that holds all blocks it ever took."""
+    tokens = max(prompt, allocated * int(s.conf[C_TOKENS_PER_BLOCK]))
+    return remaining_at(s, w, prompt, new_tokens, tokens, allocated, reusable_used)
 
 
 @loop
@@ -104,16 +115,21 @@ def needed_context(s: State, w: int, prompt: int, draft: int, reusable_used: int
     tokens = min(prompt + draft, window_reach(s, w))
     shared = tokens // tpb
     rest = 1 if tokens % tpb > 0 else 0
-    return int(shared + rest - min(min(reusable_used, shared), (prompt - 1) // tpb))
+    reusable = min(min(reusable_used, shared), (min(prompt, window_reach(s, w)) - 1) // tpb)
+    return int(shared + rest - reusable)
 
 
 @loop
-def needed_generation(s: State, slots: int, step_tokens: int, left: int) -> int:
-    """Blocks newly entered by the next `step_tokens` tokens of a sequence of `slots`, of which at most `left` will come."""
+def needed_generation(s: State, slots: int, step_tokens: int, left: int, longest: int) -> int:
+    """Blocks newly entered by the next `step_tokens` tokens of a sequence of `slots`, of which at most `left` will come.
+
+    0 if the step would pass the longest sequence (0: no limit): then it cannot run anyway.
+    """
     tpb = s.conf[C_TOKENS_PER_BLOCK]
-    now = (slots + tpb - 1) // tpb
-    then = (slots + min(step_tokens, left) + tpb - 1) // tpb
-    return int(then - now)
+    after = slots + max(0, min(step_tokens, left))
+    if 0 < longest < after:
+        return 0
+    return int((after + tpb - 1) // tpb - (slots + tpb - 1) // tpb)
 
 
 @loop
