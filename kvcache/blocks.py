@@ -136,6 +136,12 @@ def _host_place(s: State, w: int) -> int:
 
 
 @loop
+def may_offload(s: State, w: int) -> bool:
+    """The victim that `front` has just found may move to the host: its queue's priority reaches the threshold."""
+    return bool(s.tier[w, 0, T_LOWEST] >= s.conf[C_OFFLOAD_MIN_PRIORITY])
+
+
+@loop
 def get_free(s: State, w: int, priority: int, duration_ms: int) -> int:
     """Take the next GPU block for a new owner; -1 if none is free. Its old content is offloaded or dropped first."""
     v = front(s, w, 0)
@@ -145,7 +151,7 @@ def get_free(s: State, w: int, priority: int, duration_ms: int) -> int:
     block, fate = v, EVICTED_GPU
     if s.blocks[v, KEY] == -1:
         s.stats[w, ALLOC_NEW] += 1
-    elif s.tier[w, 0, T_LOWEST] < s.conf[C_OFFLOAD_MIN_PRIORITY]:
+    elif not may_offload(s, w):
         fate = BELOW_THRESHOLD
     elif s.tier[w, 1, T_FREE] > 0 and s.conf[C_ONBOARD]:
         block, fate = _host_place(s, w), EVICTED_HOST

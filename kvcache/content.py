@@ -69,26 +69,50 @@ class Content:
         items: Sequence[MultimodalItem] = (),
     ) -> tuple[State, list[int]]:
         """Nodes of the first `usable` tokens cut into blocks; the last one may be short."""
+        parent, out = ROOT, []
         state = grow(state, usable // tokens_per_block + 2, usable + tokens_per_block)
-        space, parent, out = self.space(namespace), ROOT, []
         for start in range(0, usable, tokens_per_block):
             stop = min(start + tokens_per_block, usable)
-            at = int(state.tally[N_RUNS])
-            for i in range(start, stop):
-                extra = extra_ids[i] if extra_ids is not None and i < len(extra_ids) else 0
-                state.runs[at + i - start, RUN_ID] = self._unit(tokens[i], extra)
-                state.runs[at + i - start, RUN_TOKENS] = 1
             entries = tuple(
                 MultimodalEntry(item.item_hash, max(0, start - item.start))
                 for item in items
                 if item.start < stop and start < item.start + item.tokens
             )
-            extras = self._extras.setdefault(entries, len(self._extras)) if entries else -1
-            parent = int(intern(state, parent, space, extras, stop - start))
-            if entries:
-                self._node_extras[parent] = entries
+            extra = [extra_ids[i] if i < len(extra_ids) else 0 for i in range(start, stop)] if extra_ids else ()
+            parent = self._child(state, parent, tokens[start:stop], namespace, extra, entries)
             out.append(parent)
         return state, out
+
+    def child(
+        self,
+        state: State,
+        parent: int,
+        tokens: Sequence[int],
+        namespace: Namespace = Namespace(),
+        extra_ids: Sequence[int] = (),
+    ) -> tuple[State, int]:
+        """Node of one key of any length under `parent`."""
+        state = grow(state, 2, len(tokens))
+        return state, self._child(state, parent, tokens, namespace, extra_ids, ())
+
+    def _child(
+        self,
+        state: State,
+        parent: int,
+        tokens: Sequence[int],
+        namespace: Namespace,
+        extra_ids: Sequence[int],
+        entries: tuple[MultimodalEntry, ...],
+    ) -> int:
+        at = int(state.tally[N_RUNS])
+        for i, token in enumerate(tokens):
+            state.runs[at + i, RUN_ID] = self._unit(token, extra_ids[i] if extra_ids else 0)
+            state.runs[at + i, RUN_TOKENS] = 1
+        extras = self._extras.setdefault(entries, len(self._extras)) if entries else -1
+        node = int(intern(state, parent, self.space(namespace), extras, len(tokens)))
+        if entries:
+            self._node_extras[node] = entries
+        return node
 
     def tokens_of(self, state: State, node: int) -> list[tuple[int, int]]:
         """(token, extra id) pairs of a node's own key."""

@@ -1,14 +1,13 @@
 """KV events: what the outside is told about stored, removed and updated blocks, in TensorRT-LLM's JSON shape.
 
-It does not decide what happens to a block. Models `KVCacheEventManager` (2026): events of one iteration wait in a queue;
-removed hashes wait per window until the next Stored of that window or the flush and go out as one event; updates are
-queued at once; a full buffer drops its oldest. Differences: the buffer is filled at the flush itself, without a thread.
+It does not decide what happens to a block, nor in which order events leave (`kvcache.event_queue`). Models
+`KVCacheEventManager` of the V1 manager: updates are queued at once, removals wait.
 """
 
-from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Protocol
 
+from kvcache.event_queue import Event, EventQueue
 from kvcache.tables import (
     EV_LEVEL,
     EV_PRIORITY,
@@ -20,7 +19,7 @@ from kvcache.tables import (
     State,
 )
 
-Event = dict[str, Any]
+__all__ = ["Event", "EventManager", "Naming", "iterate"]
 
 
 class Naming(Protocol):
@@ -32,17 +31,12 @@ class Naming(Protocol):
 
 
 class EventManager:
-    """Event queue of one manager. `capacity` is `event_buffer_max_size`; windows are named by their size in tokens."""
+    """Events of one manager. `capacity` is `event_buffer_max_size`; windows are named by their size in tokens."""
 
     def __init__(self, capacity: int, windows: list[int], naming: Naming, attention_dp_rank: int | None = None) -> None:
         self._naming = naming
         self._windows = windows
-        self._rank = attention_dp_rank
-        self._queue: list[Event] = []
-        self._removed: dict[int, list[int]] = {}
-        self._buffer: deque[Event] = deque(maxlen=capacity)
-        self._next_id = 0
-        self.dropped = 0
+        self._out = EventQueue(capacity, attention_dp_rank)
         self._makers: dict[int, Callable[[State, int, int], int]] = {
             EV_STORED_OPEN: self._stored,
             EV_REMOVED: self._removal,
@@ -50,9 +44,14 @@ class EventManager:
             EV_PRIORITY: self._priority,
         }
 
+    @property
+    def dropped(self) -> int:
+        """Events that the full buffer has lost."""
+        return self._out.dropped
+
     def created(self, window: int, blocks_per_level: list[int]) -> None:
         """Announce one window's pools."""
-        self._add(window, {"type": "created", "num_blocks_per_cache_level": blocks_per_level})
+        self._out.add(self._windows[window], {"type": "created", "num_blocks_per_cache_level": blocks_per_level})
 
     def collect(self, state: State) -> None:
         """Turn the rows that the loops wrote into events and clear them."""
@@ -63,47 +62,26 @@ class EventManager:
 
     def flush(self) -> None:
         """End of an iteration: everything queued reaches the buffer."""
-        for window in list(self._removed):
-            self._release_removed(window)
-        for event in self._queue:
-            self.dropped += len(self._buffer) == self._buffer.maxlen
-            self._buffer.append(event)
-        self._queue.clear()
+        self._out.flush()
 
     def latest(self) -> list[Event]:
         """Drain the buffer (`getLatestEvents`)."""
-        events = list(self._buffer)
-        self._buffer.clear()
-        return events
-
-    def _add(self, window: int, data: Event) -> None:
-        event: Event = {"event_id": self._next_id, "data": data, "window_size": self._windows[window]}
-        if self._rank is not None:
-            event["attention_dp_rank"] = self._rank
-        self._next_id += 1
-        self._queue.append(event)
-
-    def _release_removed(self, window: int) -> None:
-        hashes = self._removed.pop(window, None)
-        if hashes:
-            self._add(window, {"type": "removed", "block_hashes": hashes})
+        return self._out.latest()
 
     def _stored(self, state: State, i: int, n: int) -> int:
         window, parent = int(state.events[i, 1]), int(state.events[i, 2])
-        self._release_removed(window)
         blocks = []
         i += 1
         while i < n and state.events[i, 0] == EV_STORED_BLOCK:
             row = state.events[i]
             blocks.append(self._naming.stored_block(int(row[2]), int(row[3]), int(row[4])))
             i += 1
-        parent_hash = None if parent == ROOT else self._naming.node_hash(parent)
-        self._add(window, {"type": "stored", "parent_hash": parent_hash, "blocks": blocks})
+        self._out.stored(self._windows[window], None if parent == ROOT else self._naming.node_hash(parent), blocks)
         return i
 
     def _removal(self, state: State, i: int, _n: int) -> int:
         window, node = int(state.events[i, 1]), int(state.events[i, 2])
-        self._removed.setdefault(window, []).append(self._naming.node_hash(node))
+        self._out.removed(self._windows[window], self._naming.node_hash(node))
         return i + 1
 
     def _level(self, state: State, i: int, _n: int) -> int:
@@ -116,14 +94,7 @@ class EventManager:
 
     def _update(self, state: State, i: int, field: str) -> None:
         _, window, node, old, new, _ = (int(x) for x in state.events[i])
-        data: Event = {
-            "type": "updated",
-            "block_hash": self._naming.node_hash(node),
-            "cache_level": None,
-            "priority": None,
-        }
-        data[field] = {"type": "event_diff", "old_value": old, "new_value": new}
-        self._add(window, data)
+        self._out.updated(self._windows[window], self._naming.node_hash(node), field, old, new)
 
 
 def iterate(events: list[Event]) -> Iterator[tuple[str, Event]]:

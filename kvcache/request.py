@@ -90,3 +90,23 @@ class Requests:
             rows["output_units"] = self.output_units[: self.output_offset[n]]
         rows["labels"] = {k: Labels(v.codes[:n], v.names) for k, v in self.labels.items()}
         return replace(self, **rows)
+
+    def take(self, rows: Int64) -> Self:
+        """The requests of these row numbers (ascending), as a workload of their own."""
+        columns: dict[str, Any] = {
+            name: getattr(self, name)[rows]
+            for name in ("arrival_s", "prompt_tokens", "output_tokens", "session", "salt", "lora")
+        }
+        columns["unit_offset"], columns["units"] = _gathered(self.unit_offset, self.units, rows)
+        if self.output_offset is not None and self.output_units is not None:
+            columns["output_offset"], columns["output_units"] = _gathered(self.output_offset, self.output_units, rows)
+        columns["labels"] = {k: Labels(v.codes[rows], v.names) for k, v in self.labels.items()}
+        return replace(self, **columns)
+
+
+def _gathered(offset: Int64, values: Int32, rows: Int64) -> tuple[Int64, Int32]:
+    """The slices of `rows`, one after the other, and where each starts."""
+    length = offset[rows + 1] - offset[rows]
+    start = np.concatenate([[0], np.cumsum(length)]).astype(np.int64)
+    at = np.repeat(offset[rows] - start[:-1], length) + np.arange(start[-1])
+    return start, values[at]

@@ -108,6 +108,13 @@ class RetentionColumns:
             pairs[:, 1].copy(),
         )
 
+    def take(self, rows: Int64) -> "RetentionColumns":
+        """The columns of these requests (ascending row numbers)."""
+        length = self.range_offset[rows + 1] - self.range_offset[rows]
+        start = np.concatenate([[0], np.cumsum(length)]).astype(np.int64)
+        at = np.repeat(self.range_offset[rows] - start[:-1], length) + np.arange(start[-1])
+        return RetentionColumns(start, self.ranges[at], self.decode_priority[rows], self.decode_duration_ms[rows])
+
 
 def _open(value: int | None) -> int:
     return -1 if value is None else value

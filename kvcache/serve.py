@@ -140,7 +140,15 @@ def finish(s: State, q: Sequences, load: Load, r: int, seq: int) -> None:
 
 @loop
 def replay_serial(
-    s: State, q: Sequences, m: Matches, load: Load, scratch: Array, arrival_us: Array, first: int, last: int, reused: Array
+    s: State,
+    q: Sequences,
+    m: Matches,
+    load: Load,
+    scratch: Array,
+    arrival_us: Array,
+    first: int,
+    last: int,
+    reused: Array,
 ) -> int:
     """Serve requests [first, last) one after the other; `reused[r]` gets each one's matched tokens.
 

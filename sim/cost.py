@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvcache.capacity import bytes_per_token
-from kvcache.compiled import compiled
+from kvcache.compiled import loop
 from sim.hardware import Hardware
 from sim.models import WIDE_BYTES, Model, bytes_per_weight
 
@@ -154,7 +154,7 @@ def _activation_bytes(model: Model, tensor_parallel: int) -> float:
     return 2.0 * (8 * model.hidden_size * model.layers + split / tensor_parallel)
 
 
-@compiled
+@loop
 def context_pairs(context_before: float, chunk_tokens: float, window_tokens: float) -> float:
     """Query x context token pairs of one chunk, each context cut to the window (`math.inf`: none)."""
     before, chunk, window = float(context_before), float(chunk_tokens), float(window_tokens)
@@ -167,7 +167,7 @@ def context_pairs(context_before: float, chunk_tokens: float, window_tokens: flo
     return pairs
 
 
-@compiled
+@loop
 def step_seconds_windowed(
     params: CostParams,
     prefill_tokens: float,
@@ -211,7 +211,7 @@ def step_seconds_windowed(
     return float(seconds)
 
 
-@compiled
+@loop
 def step_seconds(
     params: CostParams,
     prefill_tokens: float,

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kvcache.compiled import compiled
+from kvcache.compiled import loop
 
 LinkParams = NDArray[np.float64]
 """A link direction as numbers: the five below, then the table's log sizes, then its log bandwidths."""
@@ -108,7 +108,7 @@ def link_params(direction: LinkDirection) -> LinkParams:
     return np.array(head + sizes + rates, np.float64)
 
 
-@compiled
+@loop
 def copy_seconds_c(params: LinkParams, n_blocks: int, descriptors_per_block: int, bytes_per_descriptor: float) -> float:
     """`copy_seconds` with the other direction quiet (params[DUPLEX] is the factor to divide by where it is not)."""
     n_descriptors = n_blocks * descriptors_per_block

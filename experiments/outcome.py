@@ -1,0 +1,133 @@
+"""Folds what the workers leave behind into one row: counts, bytes, times, causes. The only place where rows are made."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from experiments.pools import Plan
+from experiments.spec import Spec
+from experiments.version import kvtier_version
+from kvcache.engine import Outcome
+from kvcache.request import Int64, Requests
+from kvcache.tables import (
+    ALLOC_TOTAL,
+    CAUSE_0,
+    CAUSES,
+    DISK_WRITES,
+    DROPPED,
+    DROPPED_BELOW_THRESHOLD,
+    GEN_ALLOC,
+    HIT_TOKENS_GPU,
+    INTRA_COPIES,
+    MISSED,
+    OFFLOADED,
+    ONBOARDED,
+    ONBOARDED_FROM_DISK,
+    PARTIAL_FROM_HOST,
+    PARTIAL_REUSED,
+    REUSED,
+    STORED,
+    State,
+)
+from sim.worker import COMPUTE_S, COPY_WAIT_S, Worker
+
+QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
+
+
+@dataclass(frozen=True)
+class Served:
+    """One worker after the run: the row numbers of its requests and its tables; `worker` is None without timing."""
+
+    rows: Int64
+    state: State
+    outcome: Outcome
+    worker: Worker | None
+
+
+def fold(spec: Spec, requests: Requests, the_plan: Plan, served: list[Served], *, wall_s: float) -> dict[str, Any]:
+    """The row of a run. Counts by block are those of the first (full-attention) window; bytes are of all windows."""
+    stats = sum((part.state.stats for part in served), start=np.zeros_like(served[0].state.stats))
+    first = stats[0]
+    looked, reused = int(first[REUSED] + first[MISSED]), int(first[REUSED])
+    prompt = int(requests.prompt_tokens.sum(dtype=np.int64))
+    hit = int(sum(int(part.outcome.reused.sum()) for part in served))
+    tiers = {name: int(first[HIT_TOKENS_GPU + i]) for i, name in enumerate(("gpu", "host", "disk"))}
+    row: dict[str, Any] = {
+        "requests": len(requests),
+        "prompt_tokens": prompt,
+        "output_tokens": int(requests.output_tokens.sum(dtype=np.int64)),
+        "lookup_blocks": looked,
+        "reused_blocks": reused,
+        "partial_reused_blocks": int(first[PARTIAL_REUSED]),
+        "hit_rate_blocks": reused / looked if looked else 0.0,
+        "hit_tokens": hit,
+        "hit_rate_tokens": hit / prompt if prompt else 0.0,
+        "hit_tokens_by_tier": tiers,
+        **_traffic(stats, the_plan),
+        "dropped_blocks": int(first[DROPPED]),
+        "dropped_below_threshold_blocks": int(first[DROPPED_BELOW_THRESHOLD]),
+        "misses_by_cause": {
+            name: int(first[CAUSE_0 + i]) for i, name in enumerate(CAUSES) if i != 1 and first[CAUSE_0 + i]
+        },
+        "gpu_blocks": the_plan.pools[0].blocks[0],
+        "host_blocks": the_plan.pools[0].blocks[1],
+        "disk_blocks": the_plan.pools[0].blocks[2] if len(the_plan.pools[0].blocks) > 2 else 0,
+        "block_bytes": the_plan.block_bytes[0],
+        **_times(requests, served),
+    }
+    touched = int(stats[:, [ALLOC_TOTAL, REUSED, STORED]].sum())
+    steps = sum(part.worker.steps for part in served if part.worker is not None)
+    row["steps"] = steps if served[0].worker is not None else None
+    row["events_per_s"] = (touched + steps + len(requests)) / wall_s
+    row["wall_s"] = wall_s
+    row["spec"] = spec.shown()
+    row["version"] = kvtier_version()
+    return row
+
+
+def _traffic(stats: NDArray[np.int64], the_plan: Plan) -> dict[str, int]:
+    size = np.array(the_plan.block_bytes, np.int64)
+
+    def both(name: str, counts: NDArray[np.int64]) -> dict[str, int]:
+        return {f"{name}_blocks": int(counts.sum()), f"{name}_bytes": int((counts * size).sum())}
+
+    return {
+        **both("offload", stats[:, OFFLOADED]),
+        **both("onboard", stats[:, ONBOARDED] + stats[:, ONBOARDED_FROM_DISK] + stats[:, PARTIAL_FROM_HOST]),
+        **both("disk_write", stats[:, DISK_WRITES]),
+        **both("disk_read", stats[:, ONBOARDED_FROM_DISK]),
+        "intra_device_copy_blocks": int(stats[:, INTRA_COPIES].sum()),
+        "gen_alloc_blocks": int(stats[:, GEN_ALLOC].sum()),
+    }
+
+
+def _spread(values: NDArray[np.float64]) -> dict[str, float] | None:
+    if len(values) == 0:
+        return None
+    return {"mean": float(values.mean()), **{name: float(np.quantile(values, p)) for name, p in QUANTILES.items()}}
+
+
+def _times(requests: Requests, served: list[Served]) -> dict[str, Any]:
+    names = ("ttft_s", "tpot_s", "e2e_s", "output_tokens_per_s", "makespan_s", "compute_s", "copy_wait_s")
+    if served[0].worker is None:
+        return dict.fromkeys(names)
+    n = len(requests)
+    first, last = np.empty(n), np.empty(n)
+    for part in served:
+        first[part.rows], last[part.rows] = part.outcome.first_token_s, part.outcome.finish_s
+    assert (last >= 0).all(), "a request never finished"
+    several = requests.output_tokens > 1
+    tpot = (last - first)[several] / (requests.output_tokens[several] - 1)
+    makespan = float(last.max() - requests.arrival_s[0])
+    clocks = np.array([part.worker.clock for part in served if part.worker is not None])
+    return {
+        "ttft_s": _spread(first - requests.arrival_s),
+        "tpot_s": _spread(tpot),
+        "e2e_s": _spread(last - requests.arrival_s),
+        "output_tokens_per_s": int(requests.output_tokens.sum(dtype=np.int64)) / makespan if makespan > 0 else 0.0,
+        "makespan_s": makespan,
+        "compute_s": float(clocks[:, COMPUTE_S].sum()),
+        "copy_wait_s": float(clocks[:, COPY_WAIT_S].sum()),
+    }

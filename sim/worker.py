@@ -1,0 +1,137 @@
+"""One engine in simulated time: it turns the engine's steps into seconds, in SimPy.
+
+It decides nothing (`kvcache.engine` does). A worker sleeps until a request arrives, then spends step after step: first the
+copies on their lanes, then the kernels (`overlap` "trtllm"), or both at once ("full", a what-if). Steps that nobody can
+disturb, because the next arrival lies behind them, are spent in one compiled call; the results are the same one by one.
+"""
+
+from collections.abc import Generator
+from typing import Any, Protocol
+
+import numpy as np
+import simpy
+
+from kvcache.compiled import loop
+from kvcache.engine import (
+    DECODE_CONTEXT,
+    DECODE_SEQS,
+    DECODE_WINDOW,
+    N_ACTIVE,
+    PREFILL_CONTEXT,
+    PREFILL_PAIRS,
+    PREFILL_TOKENS,
+    PREFILL_WINDOW_PAIRS,
+    STARVED,
+    STEPS,
+    Engine,
+    arrive,
+    begin_step,
+    end_step,
+    is_idle,
+)
+from kvcache.tables import Array
+from sim.cost import CostParams, step_seconds_windowed
+from sim.lanes import Lanes, copies_seconds
+
+# Entries of `clock`.
+NOW_S, COMPUTE_S, COPY_WAIT_S, TOKENS_MADE, IDLE = range(5)
+
+
+class Source(Protocol):
+    """Where requests come from."""
+
+    def deliver(self, now_s: float) -> None:
+        """Hand every request that has arrived by `now_s` to its worker."""
+
+    @property
+    def next_arrival_s(self) -> float:
+        """When the next one arrives; infinite after the last."""
+
+
+@loop
+def plan_seconds(e: Engine, cost: CostParams) -> float:
+    """Seconds of the planned step's kernels."""
+    p = e.line.plan
+    return step_seconds_windowed(
+        cost,
+        p[PREFILL_TOKENS],
+        p[PREFILL_PAIRS],
+        p[PREFILL_WINDOW_PAIRS],
+        p[PREFILL_CONTEXT],
+        p[DECODE_SEQS],
+        p[DECODE_CONTEXT],
+        p[DECODE_WINDOW],
+    )
+
+
+@loop
+def run_span(e: Engine, lanes: Lanes, cost: CostParams, clock: Array, until_s: float, overlap: bool) -> bool:
+    """Spend steps from clock[NOW_S] on; the last one begun ends at or after `until_s` and is left for `end_step`.
+
+    clock[NOW_S] becomes its end. False: the engine has nothing to do.
+    """
+    while True:
+        if not begin_step(e, clock[NOW_S]):
+            return False
+        copy_s = copies_seconds(e.state, lanes)
+        compute_s = plan_seconds(e, cost)
+        wait_s = max(0.0, copy_s - compute_s) if overlap else copy_s
+        clock[COMPUTE_S] += compute_s
+        clock[COPY_WAIT_S] += wait_s
+        clock[NOW_S] += wait_s + compute_s
+        if clock[NOW_S] >= until_s:
+            return True
+        clock[TOKENS_MADE] += end_step(e, clock[NOW_S])
+
+
+class Worker:
+    """One engine, its lanes and its clock."""
+
+    def __init__(
+        self, env: simpy.Environment, engine: Engine, lanes: Lanes, cost: CostParams, *, overlap: bool, skip: bool
+    ) -> None:
+        self.engine = engine
+        self.lanes = lanes
+        self.clock = np.zeros(5)
+        self._env = env
+        self._cost = cost
+        self._overlap = overlap
+        self._skip = skip
+        self._bell = env.event()
+        self._asleep = False
+
+    def arrive(self, request: int, arrival_s: float) -> None:
+        """A request for this worker."""
+        arrive(self.engine, request)
+        if self._asleep:
+            self._asleep = False
+            self.clock[NOW_S] = max(self.clock[NOW_S], arrival_s)
+            self._bell.succeed()
+
+    def run(self, source: Source) -> Generator[simpy.Event, Any, None]:
+        """The worker's life as a SimPy process; it ends when nothing waits and nothing will arrive."""
+        while True:
+            until_s = source.next_arrival_s if self._skip else float(self.clock[NOW_S])
+            if run_span(self.engine, self.lanes, self._cost, self.clock, until_s, self._overlap):
+                yield self._env.timeout(max(0.0, self.clock[NOW_S] - self._env.now))
+                self.clock[TOKENS_MADE] += end_step(self.engine, self.clock[NOW_S])
+                source.deliver(float(self.clock[NOW_S]))
+                continue
+            if not is_idle(self.engine):
+                raise AssertionError(self._stuck())
+            if source.next_arrival_s == float("inf"):
+                return
+            self._bell, self._asleep = self._env.event(), True
+            yield self._bell
+
+    def _stuck(self) -> str:
+        meter = self.engine.line.meter
+        return (
+            f"no step is possible at {self.clock[NOW_S]:.6f} s although requests wait:"
+            f" {int(meter[N_ACTIVE])} active, {int(meter[STARVED])} times out of blocks"
+        )
+
+    @property
+    def steps(self) -> int:
+        """Steps begun so far."""
+        return int(self.engine.line.meter[STEPS])
