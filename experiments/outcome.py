@@ -68,6 +68,8 @@ def fold(spec: Spec, requests: Requests, the_plan: Plan, served: list[Served], *
         **_traffic(stats, the_plan),
         "dropped_blocks": int(first[DROPPED]),
         "dropped_below_threshold_blocks": int(first[DROPPED_BELOW_THRESHOLD]),
+        **_by_priority(served),
+        "tail_tokens": _tail_tokens(requests, spec.kv_cache_config.tokens_per_block),
         "misses_by_cause": {
             name: int(first[CAUSE_0 + i]) for i, name in enumerate(CAUSES) if i != 1 and first[CAUSE_0 + i]
         },
@@ -85,6 +87,19 @@ def fold(spec: Spec, requests: Requests, the_plan: Plan, served: list[Served], *
     row["spec"] = spec.shown()
     row["version"] = kvtier_version()
     return row
+
+
+def _by_priority(served: list[Served]) -> dict[str, dict[str, int]]:
+    """Which priorities were offloaded, brought back, dropped for being below the threshold: {priority: blocks} each."""
+    counts = sum((part.state.by_priority for part in served), start=np.zeros_like(served[0].state.by_priority))
+    names = ("offload_blocks_by_priority", "onboard_blocks_by_priority", "below_threshold_blocks_by_priority")
+    return {name: {str(p): int(row[p]) for p in np.flatnonzero(row)} for name, row in zip(names, counts, strict=True)}
+
+
+def _tail_tokens(requests: Requests, tokens_per_block: int) -> int:
+    """Pool space that last, part-filled blocks leave empty, summed over requests (tokens)."""
+    total = requests.prompt_tokens.astype(np.int64) + requests.output_tokens
+    return int((-total % tokens_per_block).sum())
 
 
 def _traffic(stats: NDArray[np.int64], the_plan: Plan) -> dict[str, int]:

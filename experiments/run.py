@@ -45,9 +45,9 @@ def run(
     requests, notes = fitted(spec, _scheduled(spec, requests))
     the_plan = plan(spec, _longest(requests))
     requests, more = _servable(spec, requests, the_plan)
-    _check(spec, the_plan)
     retention = columns(requests, spec.retention)
     if timing:
+        _check(spec, the_plan)
         served = _timed(spec, requests, retention, the_plan, progress, skip=skip)
     else:
         served = _serial(requests, retention, the_plan, progress)

@@ -28,12 +28,12 @@ def mix64(value: int, seed: int) -> int:
 
 
 def mix32(value: int, seed: int) -> int:
-    """Fold a 32-bit value into the seed; the sum of value and constant wraps at 32 bits before it is widened."""
+    """Fold a 32-bit value into the seed: it is scrambled in 32 bits, added in 64."""
     v = value & MASK32
-    v = (((v >> 16) ^ v) * 0x45D9F3B) & MASK64
-    v = (((v >> 16) ^ v) * 0x45D9F3B) & MASK64
+    v = (((v >> 16) ^ v) * 0x45D9F3B) & MASK32
+    v = (((v >> 16) ^ v) * 0x45D9F3B) & MASK32
     v = (v >> 16) ^ v
-    return seed ^ ((((v + 0x9E3779B9) & MASK32) + (seed << 6) + (seed >> 2)) & MASK64)
+    return seed ^ ((v + 0x9E3779B9 + (seed << 6) + (seed >> 2)) & MASK64)
 
 
 def block_hash(

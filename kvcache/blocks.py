@@ -46,6 +46,9 @@ from kvcache.tables import (
     ONBOARD,
     ONBOARDED,
     ONBOARDED_FROM_DISK,
+    P_DROPPED,
+    P_OFFLOADED,
+    P_ONBOARDED,
     PRIORITY,
     SLOT,
     T_FREE,
@@ -102,6 +105,7 @@ def drop(s: State, block: int, fate: int) -> None:
     s.stats[w, DROPPED] += 1
     if fate == BELOW_THRESHOLD:
         s.stats[w, DROPPED_BELOW_THRESHOLD] += 1
+        s.by_priority[P_DROPPED, s.blocks[block, PRIORITY]] += 1
     if s.blocks[block, EXPIRED]:
         fate = EXPIRED_FATE
     if s.conf[C_EVICT_DESCENDANTS]:
@@ -157,6 +161,7 @@ def get_free(s: State, w: int, priority: int, duration_ms: int) -> int:
         block, fate = _host_place(s, w), EVICTED_HOST
         _move_down(s, v, block)
         s.stats[w, OFFLOADED] += 1
+        s.by_priority[P_OFFLOADED, s.blocks[v, PRIORITY]] += 1
     drop(s, block, fate)
     claim(s, block, priority, duration_ms)
     return block
@@ -174,6 +179,7 @@ def onboard(s: State, block: int) -> bool:
         return False
     note_copy(s, ONBOARD if level == 1 else DISK_READ, block, g, 0)
     s.stats[w, ONBOARDED if level == 1 else ONBOARDED_FROM_DISK] += 1
+    s.by_priority[P_ONBOARDED, s.blocks[block, PRIORITY]] += 1
     swap_places(s, block, g)
     note_event(s, EV_LEVEL, w, int(s.blocks[block, KEY]), level, 0)  # told even of a block just taken out of the tree
     if s.conf[C_EMPTIED_FRONT]:

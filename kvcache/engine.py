@@ -18,7 +18,7 @@ from kvcache.load import Load
 from kvcache.queues import refresh
 from kvcache.sequences import Matches, Sequences, make_matches, make_sequences
 from kvcache.serve import finish, grow_one, start_batch, store_usable
-from kvcache.tables import C_REUSE, C_TOKENS_PER_BLOCK, C_WINDOWS, T_FREE, W_SLIDING, W_TOKENS, Array, State
+from kvcache.tables import C_REUSE, C_TOKENS_PER_BLOCK, C_WINDOWS, CLOCK_US, T_FREE, W_SLIDING, W_TOKENS, Array, State
 
 # Entries of `limits`.
 L_BATCH, L_TOKENS, L_CHUNKED, L_UNIT = range(4)
@@ -48,7 +48,7 @@ class Line(NamedTuple):
     rows: Array  # int64[sequence row, 4]: request, prompt tokens computed, end of this step's chunk, tokens generated
     free_rows: Array  # int32[max_batch_size]: a stack
     batch: Array  # int64[3, max_batch_size]: requests to start, their rows, their reused tokens
-    chunk: Array  # int64[max_batch_size]: tokens to compute of each request to start
+    chunk: Array  # int64[max_batch_size]: where the first chunk of each request to start ends, in prompt tokens
     keys: Array  # int32[2 * max_batch_size]: first new blocks that somebody computes in this step
     available: Array  # int64[window]
     skipped: Array  # int32: requests passed over in this step
@@ -78,7 +78,7 @@ class Engine(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """Scheduler settings in TensorRT-LLM's names. `chunk_unit` is where non-final chunks end (0: tokens_per_block)."""
+    """Scheduler settings in TensorRT-LLM's names. Non-final chunks end on multiples of `chunk_unit` (0: tokens_per_block)."""
 
     max_batch_size: int = 256
     max_num_tokens: int = 8192
@@ -94,7 +94,10 @@ def make_outcome(n: int) -> Outcome:
 def make_engine(state: State, load: Load, outcome: Outcome, limits: Limits, positions: int) -> Engine:
     """An idle engine. `positions` is the most blocks a sequence may need."""
     rows, windows = limits.max_batch_size, len(state.window)
-    unit = limits.chunk_unit or int(state.conf[C_TOKENS_PER_BLOCK])
+    tpb = int(state.conf[C_TOKENS_PER_BLOCK])
+    unit = limits.chunk_unit or tpb
+    if unit % tpb:
+        raise ValueError(f"chunk_unit is {unit}; it must be a multiple of tokens_per_block ({tpb})")
     line = Line(
         waiting=np.zeros(len(load.prompt) + 1, np.int32),
         active=np.zeros(rows, np.int32),
@@ -190,7 +193,9 @@ def _reserve_active(e: Engine) -> None:
             seq = int(line.active[i])
             r = int(line.rows[seq, REQUEST])
             held = int(e.sequences.length[seq] - e.sequences.dropped[w, seq])
-            left -= schedule.remaining_blocks(s, w, int(e.load.prompt[r]), int(e.load.output[r]), held, 0)
+            prompt, output = int(e.load.prompt[r]), int(e.load.output[r])
+            tokens = prompt + int(line.rows[seq, GENERATED])
+            left -= schedule.remaining_at(s, w, prompt, output, tokens, held, 0)
         line.available[w] = left
 
 
@@ -211,20 +216,26 @@ def _fits(e: Engine, r: int, take: bool) -> bool:
 
 
 @loop
-def _first_chunk(e: Engine, r: int, budget: int) -> int:
-    """Tokens of request r to compute in its first step, 0 if the budget does not allow any. Reuse is an estimate here."""
-    s, limits = e.state, e.line.limits
+def _reused_estimate(e: Engine, r: int) -> int:
+    """Prompt tokens that request r will find computed, as far as admission can tell: whole blocks of the first window."""
+    s = e.state
     tpb = int(s.conf[C_TOKENS_PER_BLOCK])
     keys = e.load.keys[e.load.key_offset[r] : e.load.key_offset[r + 1]]
     prompt = int(e.load.prompt[r])
-    reusable = schedule.analyze(s, 0, keys, prompt // tpb).reusable_all * tpb
-    computed = min(reusable, prompt - 1)
-    if prompt - computed <= budget:
-        return prompt - computed
-    if not limits[L_CHUNKED]:
-        return 0
+    return min(int(schedule.analyze(s, 0, keys, prompt // tpb).reusable_all) * tpb, prompt - 1)
+
+
+@loop
+def _first_chunk_end(e: Engine, r: int, computed: int, budget: int) -> int:
+    """Where the first chunk of request r ends if it finds `computed` tokens; no further than that: it does not fit.
+
+    Where the estimate was too high, the step is larger than its budget; a prompt that fits as a whole stays whole.
+    """
+    prompt, limits = int(e.load.prompt[r]), e.line.limits
     end = computed + max(0, budget)
-    return max(0, end - end % int(limits[L_UNIT]) - computed)
+    if end >= prompt:
+        return prompt
+    return end - end % int(limits[L_UNIT]) if limits[L_CHUNKED] else computed
 
 
 @loop
@@ -243,14 +254,15 @@ def _admit(e: Engine, budget: int) -> int:
             continue
         if not _fits(e, r, False):
             break
-        chunk = _first_chunk(e, r, budget)
-        if chunk == 0:
+        computed = _reused_estimate(e, r)
+        end = _first_chunk_end(e, r, computed, budget)
+        if end <= computed:
             break
         _fits(e, r, True)
         _contribute(e, first_new)
-        budget -= chunk
+        budget -= end - computed
         line.batch[0, n] = r
-        line.chunk[n] = chunk
+        line.chunk[n] = end
         n += 1
         at += 1
     for i in range(skipped - 1, -1, -1):
@@ -271,14 +283,11 @@ def _start(e: Engine, n: int, now_s: float) -> None:
     )  # fmt: skip
     for j in range(started):
         r, seq = int(line.batch[0, j]), int(line.batch[1, j])
-        prompt, position = int(e.load.prompt[r]), int(line.batch[2, j])
-        end = min(prompt, position + int(line.chunk[j]))
-        if end < prompt:
-            end = max(end - end % int(line.limits[L_UNIT]), position)
+        position = int(line.batch[2, j])
         row = line.rows[seq]
         row[REQUEST] = r
         row[POSITION] = position
-        row[TARGET] = end
+        row[TARGET] = max(position, int(line.chunk[j]))
         row[GENERATED] = 0
         e.outcome.reused[r] = position
         e.outcome.start_s[r] = now_s
@@ -333,6 +342,7 @@ def _plan(e: Engine) -> None:
 def begin_step(e: Engine, now_s: float) -> bool:
     """Schedule and allocate one step at `now_s`; its work is in `plan`, its copies in the state. False: nothing to do."""
     line, meter = e.line, e.line.meter
+    e.state.tally[CLOCK_US] = int(now_s * 1e6)
     meter[N_KEYS] = 0
     meter[N_STARTED] = 0
     budget = _continue_contexts(e)
@@ -354,6 +364,7 @@ def begin_step(e: Engine, now_s: float) -> bool:
 def end_step(e: Engine, now_s: float) -> int:
     """The step ended at `now_s`: tokens appear, context blocks are stored, finished requests leave. Returns the tokens made."""
     line, meter, made = e.line, e.line.meter, 0
+    e.state.tally[CLOCK_US] = int(now_s * 1e6)
     for i in range(meter[N_ACTIVE]):
         seq = int(line.active[i])
         row = line.rows[seq]

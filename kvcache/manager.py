@@ -28,6 +28,9 @@ from kvcache.tables import (
     DURATION_MS,
     EV_LEVEL,
     EVICTED_HOST,
+    GNEXT,
+    GROUP,
+    HEAD,
     KEY,
     LEVEL,
     MISSED,
@@ -53,7 +56,7 @@ from kvcache.tables import (
     State,
     make_state,
 )
-from kvcache.tree import children, detach, in_tree
+from kvcache.tree import children, common_tokens, detach, in_tree
 
 
 class OutOfBlocksError(RuntimeError):
@@ -464,19 +467,32 @@ class KVCacheManager:
             raise OutOfBlocksError(f"no GPU block is free to onboard block {block_id}")
 
     def truncate(self, tokens: Sequence[int], keep: int, namespace: Namespace = Namespace()) -> None:
-        """Forget what is stored for `tokens` beyond the first `keep` tokens; shared blocks of other prompts stay."""
-        tpb = self.settings.tokens_per_block
+        """Forget what is stored for `tokens` behind the block that holds token `keep`; other prompts' blocks stay.
+
+        The block at the border stays whole: TensorRT-LLM saves it for the prompts that share its beginning.
+        """
         nodes = self.find_node(tokens, len(tokens), namespace)
-        for i in range(len(nodes) - 1, -(-keep // tpb) - 1, -1):
-            for w in self._order:
-                block = int(self.state.value[w, nodes[i]])
-                if block != -1 and children(self.state, nodes[i]) == 0:
-                    self._forget(block)
+        for i in range(len(nodes) - 1, keep // self.settings.tokens_per_block, -1):
+            for node in self._beginnings(nodes[i]):
+                for w in self._order:
+                    block = int(self.state.value[w, node])
+                    if block != -1 and children(self.state, node) == 0:
+                        self._forget(block)
         self._collect()
+
+    def _beginnings(self, node: int) -> list[int]:
+        """Existing siblings whose whole key starts `node`'s key, itself among them."""
+        out, nodes = [], self.state.nodes
+        other = int(nodes[nodes[node, GROUP], HEAD])
+        while other != -1:
+            if common_tokens(self.state, node, other) == nodes[other, TOKENS]:
+                out.append(other)
+            other = int(nodes[other, GNEXT])
+        return out
 
     def _forget(self, block: int) -> None:
         queued = self.state.blocks[block, NEXT] != -1
-        detach(self.state, block, TRUNCATED)
+        drop(self.state, block, TRUNCATED)
         if queued:
             claim(self.state, block, -1, -1)
             release(self.state, block, True)

@@ -57,7 +57,8 @@ def start_batch(
         fill_blocks(ranges, tpb, m.priority[j, :blocks], m.duration_ms[j, :blocks])
     for w in range(windows):
         s.tally[BATCH] += 1
-        for j in range(n):
+        before = started
+        for j in range(before):
             r = int(batch[j])
             full, short, whole = _lookup(s, load, r)
             m.entry[j, M_COUNT] = 0
@@ -66,21 +67,29 @@ def start_batch(
                 keys = load.keys[load.key_offset[r] : load.key_offset[r + 1]]
                 find_matches(s, m, j, w, keys, full, short, int(reused[j]))
             claim_matches(s, m, j, w)
-        for j in range(n):
-            if j >= started:
-                unclaim(s, m, j)
-                continue
+        for j in range(before):
             r = int(batch[j])
+            if j > started:
+                unclaim(s, m, j)
+                _give_back(s, q, w, int(seqs[j]), (int(load.prompt[r]) + tpb - 1) // tpb)
+                continue
             full, short, whole = _lookup(s, load, r)
             keys = load.keys[load.key_offset[r] : load.key_offset[r + 1]]
             done = allocate(s, q, m, j, w, int(seqs[j]), int(load.prompt[r]), keys, full, short, whole)
             reused[j] = m.entry[j, M_TOKENS]
             if not done:
                 started = j
-                for earlier in range(w):
-                    q.length[seqs[j]] = (int(load.prompt[r]) + tpb - 1) // tpb
-                    release_sequence(s, q, earlier, int(seqs[j]))
+                _give_back(s, q, w, int(seqs[j]), (int(load.prompt[r]) + tpb - 1) // tpb)
     return started
+
+
+@loop
+def _give_back(s: State, q: Sequences, windows: int, seq: int, positions: int) -> None:
+    """A sequence that cannot start after all releases what it took in the first `windows` windows."""
+    for w in range(windows):
+        q.length[seq] = positions
+        release_sequence(s, q, w, seq)
+    q.length[seq] = 0
 
 
 @loop

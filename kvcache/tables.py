@@ -105,6 +105,7 @@ COUNT_ROWS = 9
     CAUSE_0,
 ) = range(21)
 STATS = CAUSE_0 + len(CAUSES)
+P_OFFLOADED, P_ONBOARDED, P_DROPPED = range(3)  # rows of `by_priority`
 
 # Kinds in `copies`; columns: kind, window, source slot, destination slot, tokens (0 = whole block), key node.
 OFFLOAD, ONBOARD, DISK_WRITE, DISK_READ, INTRA_COPY = range(5)
@@ -139,6 +140,7 @@ class State(NamedTuple):
     expiry_us: Array  # int64[block]: -1 = none
     heap: Array  # int64[entries, 2]: expiry time in us and block, earliest first
     stats: Array  # int64[window, STATS]
+    by_priority: Array  # int64[3, PRIORITIES]: blocks offloaded, brought back, dropped for being below the threshold
     copies: Array  # int32[entries, COPY_COLUMNS]
     events: Array  # int32[entries, EVENT_COLUMNS]
 
@@ -229,6 +231,7 @@ def make_state(
         expiry_us=np.full(total, -1, np.int64),
         heap=np.empty((2 * total + 64, 2), np.int64),
         stats=np.zeros((windows, STATS), np.int64),
+        by_priority=np.zeros((3, PRIORITIES), np.int64),
         copies=np.empty((_copy_room(sizes) if settings.record_copies else 1, COPY_COLUMNS), np.int32),
         events=np.empty((4 * total + 4096 if settings.record_events else 1, EVENT_COLUMNS), np.int32),
     )
