@@ -124,6 +124,7 @@ def _settings(spec: Spec) -> Settings:
         evict_descendants=profile.evict_descendants,
         detached_first=profile.detached_first,
         emptied_host_slot_front=profile.emptied_host_slot == "front",
+        sequential_claim=profile.claim == "sequential",
     )
 
 

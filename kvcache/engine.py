@@ -18,7 +18,7 @@ from kvcache.load import Load
 from kvcache.queues import refresh
 from kvcache.sequences import Matches, Sequences, make_matches, make_sequences
 from kvcache.serve import finish, grow_one, start_batch, store_usable
-from kvcache.tables import C_REUSE, C_TOKENS_PER_BLOCK, C_WINDOWS, CLOCK_US, T_FREE, W_SLIDING, W_TOKENS, Array, State
+from kvcache.tables import C_REUSE, C_SEQUENTIAL, C_TOKENS_PER_BLOCK, C_WINDOWS, CLOCK_US, T_FREE, W_SLIDING, W_TOKENS, Array, State
 
 # Entries of `limits`.
 L_BATCH, L_TOKENS, L_CHUNKED, L_UNIT = range(4)
@@ -273,14 +273,24 @@ def _admit(e: Engine, budget: int) -> int:
 
 
 @loop
+def _start_batches(e: Engine, n: int) -> int:
+    """All n at once, or one by one under the rule of 2025; returns how many were started."""
+    batch = e.line.batch
+    if not e.state.conf[C_SEQUENTIAL]:
+        return start_batch(e.state, e.sequences, e.matches, e.load, batch[0], batch[1], n, batch[2])
+    for j in range(n):
+        if start_batch(e.state, e.sequences, e.matches, e.load, batch[0, j:], batch[1, j:], 1, batch[2, j:]) == 0:
+            return j
+    return n
+
+
+@loop
 def _start(e: Engine, n: int, now_s: float) -> None:
     """Give the n chosen requests sequence rows and blocks; those for which blocks run out go back to the line's head."""
     line, meter = e.line, e.line.meter
     for j in range(n):
         line.batch[1, j] = line.free_rows[meter[N_FREE_ROWS] - 1 - j]
-    started = start_batch(
-        e.state, e.sequences, e.matches, e.load, line.batch[0], line.batch[1], n, line.batch[2]
-    )  # fmt: skip
+    started = _start_batches(e, n)
     for j in range(started):
         r, seq = int(line.batch[0, j]), int(line.batch[1, j])
         position = int(line.batch[2, j])

@@ -217,6 +217,8 @@ class KVCacheManager:
         for at, name in enumerate(names):
             if name in self.requests or name in names[:at]:
                 raise ValueError(f"request {name} has a sequence already")
+        if self.settings.sequential_claim and len(batch) > 1:
+            return self._add_one_by_one(batch)
         self._make_room(batch)
         caps = [sequences.NO_CAP] * len(batch)
         for request in batch:
@@ -236,6 +238,18 @@ class KVCacheManager:
             request.estimated_reusable_tokens = 0
         self._collect()
         return [request.prepopulated for request in batch]
+
+    def _add_one_by_one(self, batch: Sequence[CacheRequest]) -> list[int]:
+        """The rule of 2025: each request claims and allocates before the next one looks."""
+        reused: list[int] = []
+        for at, request in enumerate(batch):
+            try:
+                reused += self.add_sequence_batch([request])
+            except OutOfBlocksError:
+                for earlier in batch[:at]:
+                    self.release(earlier.request_id, store=False)
+                raise
+        return reused
 
     def _make_room(self, batch: Sequence[CacheRequest]) -> None:
         q, tpb = self._sequences, self.settings.tokens_per_block

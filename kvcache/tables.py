@@ -73,8 +73,9 @@ CAUSES = (
     C_RECORD_EVENTS,
     C_BLOCKS,
     C_ONBOARD,
-) = range(15)
-CONF_ROWS = 15
+    C_SEQUENTIAL,
+) = range(16)
+CONF_ROWS = 16
 
 # Rows of `tally`.
 N_NODES, N_RUNS, N_TABLE, N_HEAP, N_COPIES, N_EVENTS, N_PRIVATE, CLOCK_US, BATCH = range(9)
@@ -161,6 +162,7 @@ class Settings(NamedTuple):
     evict_descendants: bool = False
     detached_first: bool = False
     emptied_host_slot_front: bool = False
+    sequential_claim: bool = False
     record_copies: bool = False
     record_events: bool = False
 
@@ -210,6 +212,7 @@ def make_state(
             settings.record_events,
             total,
             settings.onboard_blocks,
+            settings.sequential_claim,
         ],
         np.int64,
     )
