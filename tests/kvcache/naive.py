@@ -407,19 +407,23 @@ class Oracle:
         self.give_back(self.seqs.pop(name))
 
     def truncate(self, tokens: list[int], keep: int, space: object) -> None:
-        node, chain = self.root, []
-        for key in self.keys(tokens, len(tokens), space):
-            if key not in node.children:
+        keys, chain, node = self.keys(tokens, len(tokens), space), [], self.root
+        for key in keys:
+            chain.append((key, node))
+            node = node.children.get(key)
+            if node is None:
                 break
-            node = node.children[key]
-            chain.append(node)
-        for node in reversed(chain[-(-keep // self.rules.tpb) :]):
-            block = node.value
-            if block is not None and not node.children:
-                self.detach(block)
-                if block.queue is not None:
-                    self.claim_block(block)
-                    self.release_block(block, front=True)
+        for key, parent in reversed(chain[keep // self.rules.tpb + 1 :]):
+            beginnings = [k for k in reversed(parent.children) if k[0] == key[0] and k[1] == key[1][: len(k[1])]]
+            for child in [parent.children[k] for k in beginnings]:
+                if child.value is not None and not child.children:
+                    self.forget(child.value)
+
+    def forget(self, block: Block) -> None:
+        self.drop(block)
+        if block.queue is not None:
+            self.claim_block(block)
+            self.release_block(block, front=True)
 
     def flush_removed(self) -> None:
         if self.removed:
