@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kvcache.keys import Rows, check_block_size, intern_all, key_offsets
+from kvcache.keys import Rows, check_block_size, grow, intern_all, key_offsets
 from kvcache.request import Requests
 from kvcache.retention import RetentionColumns
 from kvcache.sequences import make_matches, make_sequences
-from kvcache.tables import Array, Pool, Settings, State, make_state
+from kvcache.tables import ROOT, Array, Pool, Settings, State, make_state
 
 
 class Load(NamedTuple):
@@ -60,6 +60,8 @@ def prepare(
     state = make_state(pools, settings, nodes=int(offset[-1]) + n + 2, runs=runs, branches=4 * n)
     keys, private = np.full(int(offset[-1]), -1, np.int32), np.zeros(n, np.int64)
     intern_all(state, rows, offset, keys, private)
+    if len(rows.space) and int(rows.space.max()) > 0:
+        state = _with_twins(state, rows, offset, keys)
     load = Load(
         requests.prompt_tokens,
         requests.output_tokens,
@@ -73,6 +75,18 @@ def prepare(
         rows.space,
     )
     return state, load
+
+
+def _with_twins(state: State, rows: Rows, offset: Array, keys: Array) -> State:
+    """Also name every key as if there were one namespace only: a miss can then be told from a new prompt."""
+    n, spare = len(rows.prompt), len(rows.units) + len(rows.output_units)
+    state = grow(state, int(offset[-1]) + n, int(offset[-1]) + spare + 4 * n)
+    plain, private = np.full(len(keys), -1, np.int32), np.zeros(n, np.int64)
+    intern_all(state, rows._replace(space=np.full(n, -2, np.int32)), offset, plain, private)
+    twin = np.full(len(state.nodes), ROOT, np.int32)
+    named = keys >= 0
+    twin[keys[named]] = plain[named]
+    return state._replace(twin=twin)
 
 
 def longest_blocks(requests: Requests, tokens_per_block: int) -> int:

@@ -47,6 +47,7 @@ from kvcache.tables import (
     NEVER_SEEN,
     NODE,
     ONBOARD,
+    OTHER_NAMESPACE,
     OVERWRITTEN,
     PARENT,
     PARTIAL_FROM_HOST,
@@ -265,6 +266,8 @@ def _note_cause(s: State, w: int, node: int, matched: bool) -> None:
     cause = int(s.nodes[node, FATE])
     if s.value[w, node] != -1:
         cause = LAST_TOKEN if matched else BEHIND_GAP
+    elif cause == NEVER_SEEN and len(s.twin) > 1 and s.nodes[s.twin[node], FATE] != NEVER_SEEN:
+        cause = OTHER_NAMESPACE
     s.stats[w, CAUSE_0 + cause] += 1
 
 
@@ -313,6 +316,8 @@ def allocate(
                 _note_cause(s, w, node, False)
                 if s.nodes[node, FATE] == NEVER_SEEN:
                     s.nodes[node, FATE] = IN_FLIGHT
+                    if len(s.twin) > 1:
+                        s.nodes[s.twin[node], FATE] = IN_FLIGHT
             elif whole >= 0:
                 _note_cause(s, w, whole, i == count)
             else:

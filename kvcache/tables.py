@@ -38,7 +38,7 @@ ROOT = 0
 
 # What became of a node's block, for `misses_by_cause`.
 NEVER_SEEN, RESIDENT, IN_FLIGHT, EVICTED_GPU, BELOW_THRESHOLD, EVICTED_HOST, EVICTED_DISK, EXPIRED_FATE = range(8)
-CHAIN_DETACHED, OVERWRITTEN, BEHIND_GAP, LAST_TOKEN, SHORT_BLOCK, TRUNCATED = range(8, 14)
+CHAIN_DETACHED, OVERWRITTEN, BEHIND_GAP, LAST_TOKEN, SHORT_BLOCK, TRUNCATED, OTHER_NAMESPACE = range(8, 15)
 CAUSES = (
     "never_seen",
     "resident",
@@ -54,6 +54,7 @@ CAUSES = (
     "last_prompt_token",
     "shorter_than_a_block",
     "truncated",
+    "other_salt_or_lora",
 )
 
 # Rows of `conf`.
@@ -133,6 +134,7 @@ class State(NamedTuple):
     nodes: Array  # int32[node, 12]
     value: Array  # int32[window, node]: the block that holds the node's content
     kids: Array  # int32[node, 3]: first child, next and previous sibling; one row only unless evict_descendants
+    twin: Array  # int32[node]: the same content without a namespace; one row only unless the workload has several
     runs: Array  # int32[run, 2]: identity and tokens
     tables: Array  # int32[2, 2^k]: open addressing, node by key and group by first run
     blocks: Array  # int32[block + ring heads, 16]
@@ -226,6 +228,7 @@ def make_state(
         nodes=np.empty((nodes, 12), np.int32),
         value=np.full((windows, nodes), -1, np.int32),
         kids=np.full((nodes if settings.evict_descendants else 1, 3), -1, np.int32),
+        twin=np.full(1, -1, np.int32),
         runs=np.empty((runs, 2), np.int32),
         tables=np.full((2, _table_size(branches or nodes)), -1, np.int32),
         blocks=blocks,
