@@ -1,7 +1,7 @@
-"""Runs conformance cases against the policy objects and says which ones hold. A case is a JSON file; see `experiments.conformance`.
+"""Runs conformance cases against the policy objects and says which ones hold. A case is a JSON file.
 
-It decides nothing and models nothing: each level has an adapter that calls the real objects. A case that asks for what we do
-not have is reported as unsupported, with the name of what is missing.
+It decides nothing and models nothing: each level has an adapter (`experiments.conformance`) that calls the real
+objects. A case that asks for what we do not have is reported as unsupported, with the name of what is missing.
 """
 
 import json
@@ -20,6 +20,7 @@ from experiments.conformance.retention import RetentionAdapter
 from experiments.conformance.scheduler import SchedulerAdapter
 from experiments.conformance.tree import TreeAdapter
 from experiments.conformance.values import CaseError, MismatchError, UnsupportedError
+from experiments.console import say, write_json
 from kvcache.manager import OutOfBlocksError
 
 LEVELS: dict[str, type[Adapter]] = {
@@ -60,7 +61,11 @@ class Result:
             return f"pass         {self.name}"
         if self.status == "unsupported":
             return f"unsupported  {self.name}: {self.reason}"
-        word = "FAIL (doubt)" if self.doubt and self.status == "fail" else {"accepted": "accepted"}.get(self.status, "FAIL")
+        word = (
+            "FAIL (doubt)"
+            if self.doubt and self.status == "fail"
+            else {"accepted": "accepted"}.get(self.status, "FAIL")
+        )
         at = "" if self.step is None else f" step {self.step} {self.op}:"
         found = f" {self.what}: expected {_short(self.expected)}, got {_short(self.got)}"
         why = f" [{self.reason or self.doubt}]" if self.reason or self.doubt else ""
@@ -88,27 +93,29 @@ def _read(path: Path) -> Mapping[str, Any]:
         case = json.loads(path.read_text(encoding="utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: not JSON: {error}") from None
+    fault = _fault(case)
+    if fault:
+        raise ValueError(f"{path}: not a case: {fault}")
+    return dict(case)
+
+
+def _fault(case: Any) -> str | None:
     if not isinstance(case, dict):
-        raise ValueError(f"{path}: not a case: {type(case).__name__} instead of an object")
+        return f"{type(case).__name__} instead of an object"
     missing = [key for key in ("level", "config", "steps") if key not in case]
     if missing:
-        raise ValueError(f"{path}: not a case: no {missing[0]!r}")
-    if not isinstance(case["steps"], list) or any("op" not in step for step in case["steps"]):
-        raise ValueError(f"{path}: not a case: steps must be a list of objects with an 'op'")
-    return case
+        return f"no {missing[0]!r}"
+    steps = case["steps"]
+    if not isinstance(steps, list) or any(not isinstance(step, dict) or "op" not in step for step in steps):
+        return "steps must be a list of objects with an 'op'"
+    return None
 
 
 def run_case(name: str, case: Mapping[str, Any]) -> Result:
     """Run one case to its end or its first difference."""
     level = case["level"]
     try:
-        unknown = set(case) - KEYS
-        if unknown:
-            raise UnsupportedError(f"key {', '.join(sorted(unknown))}")
-        if level not in LEVELS:
-            raise UnsupportedError(f"level {level}")
-        adapter = LEVELS[level](case["config"])
-        adapter.check_names(case["steps"])
+        adapter = _adapter(case)
     except UnsupportedError as error:
         return Result(name, level, "unsupported", reason=str(error))
     for i, step in enumerate(case["steps"]):
@@ -116,6 +123,17 @@ def run_case(name: str, case: Mapping[str, Any]) -> Result:
         if ended is not None:
             return _with_doubt(ended, case, step)
     return Result(name, level, "pass")
+
+
+def _adapter(case: Mapping[str, Any]) -> Adapter:
+    unknown = set(case) - KEYS
+    if unknown:
+        raise UnsupportedError(f"key {', '.join(sorted(unknown))}")
+    if case["level"] not in LEVELS:
+        raise UnsupportedError(f"level {case['level']}")
+    adapter = LEVELS[case["level"]](case["config"])
+    adapter.check_names(case["steps"])
+    return adapter
 
 
 def _run_step(name: str, level: str, adapter: Adapter, i: int, step: Step) -> Result | None:
@@ -186,10 +204,23 @@ def summary(results: Sequence[Result]) -> list[str]:
     return lines
 
 
-def as_json(results: Sequence[Result]) -> dict[str, Any]:
-    """Results for other programs."""
+def failures(results: Sequence[Result]) -> int:
+    """Cases that failed, doubtful ones included."""
+    return sum(result.status == "fail" for result in results)
+
+
+def show(results: Sequence[Result], target: str | None) -> None:
+    """A line a case and a summary; or JSON, for `-` nothing but JSON."""
+    if target is not None:
+        write_json(_as_json(results), target)
+    if target != "-":
+        for line in [*(result.line() for result in results), "", *summary(results)]:
+            say(line)
+
+
+def _as_json(results: Sequence[Result]) -> dict[str, Any]:
     return {
         "cases": [{key: value for key, value in asdict(r).items() if value is not None} for r in results],
-        "failures": sum(r.status == "fail" for r in results),
-        "unsupported": sum(r.status == "unsupported" for r in results),
+        "failures": failures(results),
+        "unsupported": sum(result.status == "unsupported" for result in results),
     }

@@ -1,4 +1,4 @@
-"""Order and loss of KV events: numbering, waiting removals, the bounded buffer. It does not know what an event is about.
+"""Order and loss of KV events: numbers, waiting removals, the bounded buffer. It does not know what an event is about.
 
 Models the queue of `KVCacheEventManager` (2026), which both manager versions share: events of one iteration wait in a
 queue; removed hashes wait per window until the next Stored of that window or the flush and go out as one event; a full

@@ -1,8 +1,8 @@
 """KV events of KvCacheManager V2: one block, one page a life cycle, but one logical block to whoever listens.
 
-It decides nothing about pages. Models V2's `KVCacheEventManager`: a block is stored once in each window of its life cycles
-(windows ascending); its level there is the coldest of its pages, and an update goes out only when that changes. Difference: a
-block with a multimodal digest is hashed as one with extra ids, where V2 falls back on its own key.
+It decides nothing about pages. Models V2's `KVCacheEventManager`: a block is stored once in each window of its life
+cycles (windows ascending); its level there is the coldest of its pages, and an update goes out only when that changes.
+Difference: a block with a multimodal digest is hashed as one with extra ids, where V2 falls back on its own key.
 """
 
 from collections.abc import Mapping, Sequence
@@ -89,9 +89,7 @@ class LogicalEventManager:
         levels = [level for cycle, level in enumerate(block.levels) if self._windows.get(cycle, window) == window]
         return max(levels or block.levels)
 
-    def removed(
-        self, block: LogicalBlock, *, window_size: int | None = None, life_cycle: int | None = None
-    ) -> None:
+    def removed(self, block: LogicalBlock, *, window_size: int | None = None, life_cycle: int | None = None) -> None:
         """The block is gone: from one window, or from all it was stored in."""
         windows = set(block.known)
         if window_size is not None:

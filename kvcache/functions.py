@@ -1,9 +1,9 @@
 """Sizes a deployment plans with: blocks a sequence may hold, the window that fits, what share of a pool a window gets.
 
 Pure functions of integers; no cache is looked at. They model the static helpers of `KVCacheManager`
-(`chopVectorIntoBlocks`, `calculateMaxBlockRequirements`, `calculateMaxAttentionWindow`, `calculateWindowSizeToShare`) and,
-for `reused_tokens_by_tier`, V2's attribution of reused tokens. Nothing differs, but sink tokens only ever appear here:
-the manager itself refuses them, as TensorRT-LLM's does.
+(`chopVectorIntoBlocks`, `calculateMaxBlockRequirements`, `calculateMaxAttentionWindow`, `calculateWindowSizeToShare`)
+and, for `reused_tokens_by_tier`, V2's attribution of reused tokens. Nothing differs, but sink tokens only ever appear
+here: the manager itself refuses them, as TensorRT-LLM's does.
 """
 
 from collections.abc import Mapping, Sequence
@@ -77,7 +77,7 @@ def window_size_to_share(cache_size_per_token: Mapping[int, int]) -> dict[int, f
 
 
 class LifeCycle(NamedTuple):
-    """Layers whose pages live equally long (V2): their window in tokens (None: full attention) and leading sink blocks."""
+    """Layers whose pages live equally long (V2): window in tokens (None: full attention) and leading sink blocks."""
 
     window: int | None = None
     sink_blocks: int = 0
@@ -99,8 +99,9 @@ def reused_tokens_by_tier(
 ) -> ReusedTokens:
     """Split `num_tokens` reused tokens over the tiers of the matched blocks' pages (V2, `_setup_for_reuse`).
 
-    A block is (its tokens, the tier of each life cycle's page). Each page stands for an equal part of the block's tokens;
-    what does not divide counts as GPU. Blocks that a window has left behind count too, but their pages are not taken.
+    A block is (its tokens, the tier of each life cycle's page). Each page stands for an equal part of the block's
+    tokens; what does not divide counts as GPU. Blocks that a window has left behind count too, but their pages are not
+    taken.
     """
     by_tier = dict.fromkeys(tiers, 0)
     loaded = []

@@ -1,1 +1,1 @@
-"""Runs conformance cases: what an engine's own tests assert, as data, against our policy objects. One adapter a level."""
+"""Conformance cases: what an engine's own tests assert, as data, against our policy objects. One adapter a level."""

@@ -1,4 +1,4 @@
-"""What every adapter shares: ops and expectations are methods `op_NAME` and `see_NAME` of its parts, with the format's names.
+"""What every adapter shares: ops and expectations are methods `op_NAME` and `see_NAME` of its parts.
 
 A name or an argument that no part has makes the case unsupported, by name; nothing passes unchecked.
 """

@@ -1,6 +1,7 @@
 """What the format lets a case expect of events. Shared by the manager levels and the event queue's own level."""
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from experiments.conformance.adapter import Adapter, Step
@@ -88,7 +89,7 @@ class EventSight:
 
     def see_event_ids_strictly_increasing(self, expected: bool, step: Step) -> None:
         ids = [event["event_id"] for event in self._events()]
-        rising = all(a < b for a, b in zip(ids, ids[1:], strict=False))
+        rising = all(a < b for a, b in pairwise(ids))
         if rising is not expected:
             raise MismatchError("event_ids_strictly_increasing", expected, ids)
 

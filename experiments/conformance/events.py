@@ -14,7 +14,11 @@ DEFAULT_BUFFER = 1024
 class EventsAdapter(Adapter):
     """One event manager, and blocks by the names the case gives them."""
 
-    config_keys: ClassVar[frozenset[str]] = frozenset({"event_buffer_max_size", "default_window_size", "manager_version"})
+    config_keys: ClassVar[frozenset[str]] = frozenset({
+        "event_buffer_max_size",
+        "default_window_size",
+        "manager_version",
+    })
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__(config)

@@ -19,7 +19,9 @@ class FunctionAdapter(Adapter):
     def op_chop_tokens(self, tokens: Any, usable: int, block_size: int, allow_partial: bool) -> None:
         self.result = functions.chop_tokens(_tokens(tokens), usable, block_size, allow_partial=allow_partial)
 
-    def op_max_blocks_per_beam(self, sequence_length: int, sink_tokens: int, window: int, tokens_per_block: int) -> None:
+    def op_max_blocks_per_beam(
+        self, sequence_length: int, sink_tokens: int, window: int, tokens_per_block: int
+    ) -> None:
         self.result = functions.max_blocks_per_beam(sequence_length, sink_tokens, window, tokens_per_block)
 
     def op_max_blocks(

@@ -1,4 +1,4 @@
-"""Levels `manager` and `block_manager`: the ops, one call of the manager each. `manager_sight` checks what comes of them."""
+"""Levels `manager` and `block_manager`: the ops, one call of the manager each. The `*_sight` modules look after it."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,6 +7,7 @@ from experiments.conformance import world
 from experiments.conformance.adapter import Adapter
 from experiments.conformance.event_sight import EventSight
 from experiments.conformance.manager_sight import ManagerSight
+from experiments.conformance.pool_sight import PoolSight
 from experiments.conformance.values import UnsupportedError, tokens
 from kvcache.manager import CacheRequest
 
@@ -23,13 +24,13 @@ class ManagerAdapter(Adapter):
         self.now_s = 0.0
         self.result: Any = None
         self.sight = ManagerSight(self)
-        self.parts = [self, self.sight, EventSight(self, lambda: self.result)]
+        self.parts = [self, self.sight, PoolSight(self, self.sight), EventSight(self, lambda: self.result)]
 
     def before(self) -> None:
         """The counts of a step start here."""
         self.sight.start_step()
 
-    # ---- requests ---------------------------------------------------------------------------------------------------
+    # ---- requests --------------------------------------------------------------------------------------------------
 
     def request(self, request_id: int) -> CacheRequest:
         """A request defined before."""
@@ -70,7 +71,7 @@ class ManagerAdapter(Adapter):
     def op_set_context_position(self, request_id: int, position: int) -> None:
         self.request(request_id).position = position
 
-    # ---- growing, storing, releasing --------------------------------------------------------------------------------
+    # ---- growing, storing, releasing -------------------------------------------------------------------------------
 
     def op_append_tokens(self, request_id: int, tokens: Any) -> None:
         self.manager.append_tokens(request_id, _tokens(tokens))
@@ -108,7 +109,7 @@ class ManagerAdapter(Adapter):
         if name:
             self.saved[name] = value
 
-    # ---- single blocks, the clock -----------------------------------------------------------------------------------
+    # ---- single blocks, the clock ----------------------------------------------------------------------------------
 
     def op_advance_time(self, ms: float) -> None:
         self.now_s += ms / 1000
@@ -142,7 +143,7 @@ class ManagerAdapter(Adapter):
             raise ValueError("no block is stored for these tokens")
         self.manager.detach_block(block)
 
-    # ---- estimates and reports ----------------------------------------------------------------------------------------
+    # ---- estimates and reports -------------------------------------------------------------------------------------
 
     def op_start_scheduling(self) -> None:
         self.manager.start_scheduling()

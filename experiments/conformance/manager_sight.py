@@ -1,47 +1,22 @@
-"""Levels `manager` and `block_manager`: what the format lets a case expect, read off the manager. Changes nothing."""
+"""Levels `manager` and `block_manager`: what a case may expect of requests and their blocks. Changes nothing."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from experiments.conformance.adapter import Step
 from experiments.conformance.values import CaseError, MismatchError, UnsupportedError, agrees, is_by_window
-from kvcache.blockhash import block_hash
-from kvcache.capacity import AttentionLayers, ModelShape, bytes_per_token
 from kvcache.tables import (
-    ALLOC_NEW,
     ALLOC_TOTAL,
     COPY_COLUMNS,
     DEFAULT_PRIORITY,
-    FULL_REUSED,
-    GEN_ALLOC,
-    INTRA_COPIES,
     INTRA_COPY,
-    INTRA_TOKENS,
     LEVEL,
-    MISSED,
-    PARENT,
-    PARTIAL_REUSED,
-    REUSED,
-    ROOT,
     SLOT,
 )
 
 if TYPE_CHECKING:
     from experiments.conformance.manager import ManagerAdapter
     from kvcache.manager import KVCacheManager
-
-COUNTERS = {
-    "alloc_total_blocks": ALLOC_TOTAL,
-    "alloc_new_blocks": ALLOC_NEW,
-    "reused_blocks": REUSED,
-    "full_reused_blocks": FULL_REUSED,
-    "partial_reused_blocks": PARTIAL_REUSED,
-    "missed_blocks": MISSED,
-    "gen_alloc_blocks": GEN_ALLOC,
-    "intra_device_copy_blocks": INTRA_COPIES,
-}
 
 
 class ManagerSight:
@@ -59,33 +34,33 @@ class ManagerSight:
         """Copies and allocations are counted from here; blocks are known by the place they are in now."""
         m = self._m
         m.take_copies()
-        self._taken = int(m.state.stats[:, ALLOC_TOTAL].sum())
+        self.taken = int(m.state.stats[:, ALLOC_TOTAL].sum())
         self._places = {
             (w, int(row[LEVEL]), int(row[SLOT])): block_id
             for w in self.windows()
-            for block_id, row in enumerate(m.state.blocks[m.block_row(0, w) : m.block_row(self._blocks(w), w)])
+            for block_id, row in enumerate(m.state.blocks[m.block_row(0, w) : m.block_row(self.blocks(w), w)])
         }
 
-    # ---- windows ------------------------------------------------------------------------------------------------------
+    # ---- windows ---------------------------------------------------------------------------------------------------
 
     def windows(self) -> range:
         """Numbers of the windows."""
         return range(len(self._m.pools))
 
-    def _window(self, size: str) -> int:
+    def window(self, size: str) -> int:
         sizes = [str(pool.window_tokens) for pool in self._m.pools]
         if size not in sizes:
             raise CaseError(f"no window of {size} tokens; windows: {', '.join(sizes)}")
         return sizes.index(size)
 
-    def _blocks(self, w: int) -> int:
+    def blocks(self, w: int) -> int:
         return sum(self._m.pools[w].blocks)
 
-    def _by_window(self, what: str, expected: Any, got: Callable[[int], Any], *, total: bool = False) -> None:
+    def by_window(self, what: str, expected: Any, got: Callable[[int], Any], *, total: bool = False) -> None:
         """Each window by its size; a plain value is about the only window, or about all together where that adds up."""
         if is_by_window(expected):
             for size, value in expected.items():
-                self._a.same(f"{what}[{size}]", value, got(self._window(size)))
+                self._a.same(f"{what}[{size}]", value, got(self.window(size)))
         elif total:
             self._a.same(what, expected, sum(got(w) for w in self.windows()))
         elif len(self.windows()) == 1:
@@ -93,7 +68,7 @@ class ManagerSight:
         else:
             raise UnsupportedError(f"{what} without a window, but there are several")
 
-    # ---- blocks of sequences ----------------------------------------------------------------------------------------
+    # ---- blocks of sequences ---------------------------------------------------------------------------------------
 
     def block_id(self, ref: Any, w: int = 0) -> int:
         """An id, given as it is or as a position of a request's list."""
@@ -107,7 +82,7 @@ class ManagerSight:
     def see_block_ids(self, expected: Any, step: Step) -> None:
         wants = expected if is_by_window(expected) else {str(self._only_window().window_tokens): expected}
         for size, want in wants.items():
-            got = self._ids(step["request_id"], self._window(size))
+            got = self._ids(step["request_id"], self.window(size))
             what = f"block_ids[{size}]" if is_by_window(expected) else "block_ids"
             good = len(got) == len(want) and all(
                 e is None or agrees(self._plain(e), g, self._a.saved) for e, g in zip(want, got, strict=True)
@@ -127,7 +102,7 @@ class ManagerSight:
         return value
 
     def see_num_blocks(self, expected: Any, step: Step) -> None:
-        self._by_window("num_blocks", expected, lambda w: len(self._ids(step["request_id"], w)))
+        self.by_window("num_blocks", expected, lambda w: len(self._ids(step["request_id"], w)))
 
     def see_requests(self, expected: Mapping[str, Any], step: Step) -> None:
         for request_id, expect in expected.items():
@@ -151,11 +126,9 @@ class ManagerSight:
             self._a.same(f"different_block {one}", {"ne": self.block_id(other)}, self.block_id(one))
 
     def see_front_blocks_removed(self, expected: Any, step: Step) -> None:
-        self._by_window(
-            "front_blocks_removed", expected, lambda w: self._m.front_blocks_removed(step["request_id"], w)
-        )
+        self.by_window("front_blocks_removed", expected, lambda w: self._m.front_blocks_removed(step["request_id"], w))
 
-    # ---- requests -----------------------------------------------------------------------------------------------------
+    # ---- requests --------------------------------------------------------------------------------------------------
 
     def see_context_current_position(self, expected: Any, step: Step) -> None:
         self._a.same("context_current_position", expected, self._a.request(step["request_id"]).position)
@@ -180,59 +153,28 @@ class ManagerSight:
             "alloc_total_blocks": r.alloc_total,
             "alloc_new_blocks": r.alloc_new,
             "missed_blocks": r.missed,
-            "hit_rate": _hit_rate(r.reused, r.missed),
+            "hit_rate": hit_rate(r.reused, r.missed),
         }
-        self._fields("request_stats", expected, got)
+        self.fields("request_stats", expected, got)
 
-    def _fields(self, what: str, expected: Mapping[str, Any], got: Mapping[str, Any]) -> None:
+    def fields(self, what: str, expected: Mapping[str, Any], got: Mapping[str, Any]) -> None:
         for name, value in expected.items():
             if name not in got:
                 raise UnsupportedError(f"expectation {what}.{name}")
             self._a.same(f"{what}.{name}", value, got[name])
 
-    # ---- pools --------------------------------------------------------------------------------------------------------
-
-    def see_num_free_blocks(self, expected: Any, step: Step) -> None:
-        self._by_window("num_free_blocks", expected, self._m.num_free, total=True)
-
-    def see_num_allocated_blocks(self, expected: Any, step: Step) -> None:
-        got = lambda w: self._blocks(w) - self._m.num_free(w)  # noqa: E731
-        self._by_window("num_allocated_blocks", expected, got, total=True)
-
-    def see_num_allocated_primary_blocks(self, expected: Any, step: Step) -> None:
-        got = lambda w: self._m.pools[w].blocks[0] - self._m.num_free(w)  # noqa: E731
-        self._by_window("num_allocated_primary_blocks", expected, got, total=True)
-
-    def see_max_num_blocks(self, expected: Any, step: Step) -> None:
-        self._by_window("max_num_blocks", expected, self._blocks, total=True)
-
-    def see_num_primary_blocks(self, expected: Any, step: Step) -> None:
-        self._by_window("num_primary_blocks", expected, lambda w: self._m.pools[w].blocks[0], total=True)
-
-    def see_tokens_per_block(self, expected: Any, step: Step) -> None:
-        self._a.same("tokens_per_block", expected, self._m.settings.tokens_per_block)
-
-    def see_layer_block_elements(self, expected: Any, step: Step) -> None:
-        got = self._bytes_per_token(layers=1, dtype="int8") // 2 * self._m.settings.tokens_per_block
-        self._a.same("layer_block_elements", expected, got)
-
-    def _bytes_per_token(self, layers: int, dtype: str) -> int:
-        config = self._a.config
-        shape = AttentionLayers(None, layers, config.get("num_kv_heads", 1), config.get("size_per_head", 1))
-        return sum(bytes_per_token(ModelShape("case", (shape,)), dtype).values())
-
-    # ---- single blocks ------------------------------------------------------------------------------------------------
+    # ---- single blocks ---------------------------------------------------------------------------------------------
 
     def see_block_states(self, expected: Sequence[Mapping[str, Any]], step: Step) -> None:
         for want in expected:
             fields = {key: value for key, value in want.items() if key != "block"}
             got = self._m.describe(self.block_id(want["block"]))
-            self._fields(f"block_states[{want['block']}]", fields, {k: got[k] for k in ("primary", "prev_block")})
+            self.fields(f"block_states[{want['block']}]", fields, {k: got[k] for k in ("primary", "prev_block")})
 
     def see_block_priorities(self, expected: Sequence[Mapping[str, Any]], step: Step) -> None:
         for want in expected:
             block = self.block_id(want["block"])
-            known = 0 <= block < self._blocks(0)
+            known = 0 <= block < self.blocks(0)
             got = self._m.describe(block)["priority"] if known else DEFAULT_PRIORITY
             self._a.same(f"block_priorities[{want['block']}]", want["priority"], got)
 
@@ -264,84 +206,7 @@ class ManagerSight:
     def _levels(kind: int) -> tuple[int, int]:
         return (0, 0) if kind == INTRA_COPY else [(0, 1), (1, 0), (1, 2), (2, 0)][kind]
 
-    # ---- counters and estimates ---------------------------------------------------------------------------------------
 
-    def see_iteration_stats(self, expected: Any, step: Step) -> None:
-        wants = expected if is_by_window(expected) else {None: expected}
-        for size, want in wants.items():
-            rows = self._a.result if size is None else self._a.result[self._window(size)][None]
-            sums = np.asarray(rows).sum(axis=0)
-            got = {name: int(sums[column]) for name, column in COUNTERS.items()}
-            got["hit_rate"] = _hit_rate(got["reused_blocks"], got["missed_blocks"])
-            layers = self._a.config.get("num_layers", 1)
-            got["intra_device_copy_bytes"] = int(sums[INTRA_TOKENS]) * self._bytes_per_token(layers, "fp16")
-            self._fields("iteration_stats", want, got)
-
-    def see_alloc_total_blocks_delta(self, expected: Any, step: Step) -> None:
-        got = int(self._m.state.stats[:, ALLOC_TOTAL].sum()) - self._taken
-        self._a.same("alloc_total_blocks_delta", expected, got)
-
-    def see_scheduling_has_free_blocks(self, expected: Any, step: Step) -> None:
-        wants = expected if is_by_window(expected) else {str(p.window_tokens): expected for p in self._m.pools}
-        for size, blocks in wants.items():
-            got = self._m.scheduling_free_blocks(self._window(size))
-            self._a.same("scheduling_has_free_blocks", {"ge": blocks}, got)
-
-    def see_reusable_blocks_all(self, expected: Any, step: Step) -> None:
-        self._by_window("reusable_blocks_all", expected, lambda w: self._a.result[w].reusable_all)
-
-    def see_reusable_blocks_allocated(self, expected: Any, step: Step) -> None:
-        self._by_window("reusable_blocks_allocated", expected, lambda w: self._a.result[w].reusable_allocated)
-
-    def see_num_blocks_needed(self, expected: Any, step: Step) -> None:
-        self._by_window("num_blocks_needed", expected, lambda w: self._a.result[w])
-
-    def see_num_tokens(self, expected: Any, step: Step) -> None:
-        self._a.same("num_tokens", expected, self._a.result)
-
-    # ---- look-ups and hashes ------------------------------------------------------------------------------------------
-
-    def see_pinned_count(self, expected: Any, step: Step) -> None:
-        self._a.same("pinned_count", expected, len(self._a.result))
-
-    def see_found(self, expected: bool, step: Step) -> None:
-        self._a.same("found", expected, self._a.result is not None)
-
-    def see_chain_length(self, expected: Any, step: Step) -> None:
-        if self._a.result is None:
-            raise MismatchError("chain_length", expected, None)
-        node, length = int(self._m.state.blocks[self._a.result, 2]), 0
-        while node != ROOT:
-            node, length = int(self._m.state.nodes[node, PARENT]), length + 1
-        self._a.same("chain_length", expected, length)
-
-    def see_count(self, expected: Any, step: Step) -> None:
-        self._a.same("count", expected, len(self._a.result))
-
-    def see_matches_token_chain(self, expected: bool, step: Step) -> None:
-        r, tpb = self._a.request(step["request_id"]), self._m.settings.tokens_per_block
-        chain: list[int] = []
-        for start in range(0, len(r.tokens) - tpb + 1, tpb):
-            own = slice(start, start + tpb)
-            parent = chain[-1] if chain else 0
-            extra = None if r.extra_ids is None else r.extra_ids[own]
-            hashed = block_hash(r.tokens[own], parent=parent, extra_ids=extra, lora_id=r.lora_id, cache_salt=r.cache_salt)
-            chain.append(hashed)
-        self._a.same("matches_token_chain", expected, self._a.result == chain)
-
-    def see_first_equals_first_of(self, expected: str, step: Step) -> None:
-        self._a.same("first_equals_first_of", self._a.saved[expected][0], self._a.result[0])
-
-    def see_equals(self, expected: str, step: Step) -> None:
-        self._a.same("equals", self._a.saved[expected], self._a.result)
-
-    def see_differs_from(self, expected: str, step: Step) -> None:
-        if self._a.result == self._a.saved[expected]:
-            raise MismatchError("differs_from", f"not {expected}", self._a.result)
-
-    def see_is_null(self, expected: bool, step: Step) -> None:
-        self._a.same("is_null", expected, self._a.result is None)
-
-
-def _hit_rate(reused: int, missed: int) -> float:
+def hit_rate(reused: int, missed: int) -> float:
+    """Blocks reused of those looked for."""
     return 0.0 if reused == 0 else reused / (reused + missed)

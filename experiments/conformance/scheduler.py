@@ -1,7 +1,7 @@
 """Level `scheduler`: the loop of the format around a capacity policy and a fresh manager.
 
-A request that the policy pauses is removed unstored and goes on with its tokens so far as its prompt, as upstream's test
-loop does it.
+A request that the policy pauses is removed unstored and goes on with its tokens so far as its prompt: so does the loop
+of TensorRT-LLM's own tests.
 """
 
 from collections.abc import Mapping, Sequence
@@ -78,7 +78,7 @@ class SchedulerAdapter(Adapter):
             m.append_tokens(r.request_id, [self._iterations])
             r.generating = True
 
-    # ---- expectations -------------------------------------------------------------------------------------------------
+    # ---- expectations ----------------------------------------------------------------------------------------------
 
     def _compare(self, active: Sequence[CacheRequest], scheduled: Sequence[CacheRequest]) -> None:
         for i, state in enumerate(self._states):
@@ -127,4 +127,3 @@ class SchedulerAdapter(Adapter):
 
     def see_num_reused_blocks(self, expected: Any, step: Step) -> None:
         self.same("num_reused_blocks", expected, int(self._manager.state.stats[:, REUSED].sum()))
-

@@ -1,4 +1,4 @@
-"""Level `tree`: the prefix index alone. Blocks have names; `root` is no block, but counts as the value above the first keys.
+"""Level `tree`: the prefix index alone. Blocks have names; `root` is none, yet counts as the value above first keys.
 
 A node made without a value is held by a block of a window of our own, that no expectation looks at.
 """
@@ -22,7 +22,6 @@ from kvcache.tables import (
     REFS,
     ROOT,
     SPACE,
-    TOKENS,
     TRUNCATED,
     WINDOW,
     Pool,
@@ -54,7 +53,7 @@ class TreeAdapter(Adapter):
         self._matched_tokens = 0
         self.parts = [self, ScopedTrees(self)]
 
-    # ---- names --------------------------------------------------------------------------------------------------------
+    # ---- names -----------------------------------------------------------------------------------------------------
 
     def _block(self, name: str) -> int:
         if name == "root":
@@ -92,7 +91,7 @@ class TreeAdapter(Adapter):
     def _value(self, w: int | None, node: int) -> int:
         return -1 if w is None else int(self._state.value[w, node])
 
-    # ---- changing -----------------------------------------------------------------------------------------------------
+    # ---- changing --------------------------------------------------------------------------------------------------
 
     def op_make_node(self, path: Sequence[Any]) -> None:
         node = self._path(path)
@@ -167,7 +166,7 @@ class TreeAdapter(Adapter):
             detach_below(self._state, int(self._state.blocks[row, WINDOW]), node)
             detach(self._state, row, TRUNCATED)
 
-    # ---- looking up ---------------------------------------------------------------------------------------------------
+    # ---- looking up ------------------------------------------------------------------------------------------------
 
     def op_lookup(self, path: Sequence[Any], window: int, allow_partial: bool = False) -> None:
         block = self._value(self._window(window), self._path(path))
@@ -201,7 +200,7 @@ class TreeAdapter(Adapter):
         self._state, node = self._content.child(self._state, ROOT, tokens(key["tokens"]), space, extra)
         return node
 
-    # ---- expectations -------------------------------------------------------------------------------------------------
+    # ---- expectations ----------------------------------------------------------------------------------------------
 
     def see_block(self, expected: str | None, step: Step) -> None:
         self.same("block", expected, self._name(self._found[0]))
@@ -221,6 +220,13 @@ class TreeAdapter(Adapter):
 
     def _own_key(self, node: int) -> list[int]:
         return [token for token, _ in self._content.tokens_of(self._state, node)]
+
+    def _keys_to(self, node: int) -> list[list[int]]:
+        path: list[list[int]] = []
+        while node != ROOT:
+            path.insert(0, self._own_key(node))
+            node = int(self._state.nodes[node, PARENT])
+        return path
 
     def see_node_count(self, expected: Any, step: Step) -> None:
         self.same("node_count", expected, len(self._existing()))
@@ -266,14 +272,7 @@ class TreeAdapter(Adapter):
             self.same(f"value_at {want['path']} window {want['window']}", want["present"], got)
 
     def see_edges(self, expected: Sequence[Any], step: Step) -> None:
-        got = []
-        for node in self._existing():
-            if self._values(node):
-                path = []
-                while node != ROOT:
-                    path.insert(0, self._own_key(node))
-                    node = int(self._state.nodes[node, PARENT])
-                got.append(path)
+        got = [self._keys_to(node) for node in self._existing() if self._values(node)]
         want = [[tokens(key) for key in path] for path in expected]
         if sorted(want) != sorted(got):
             raise MismatchError("edges", want, got)

@@ -1,6 +1,6 @@
 """Level `tree`, V2's scopes (LoRA id and salt): our index names keys by number; equal numbers mean equal keys.
 
-Trees of a scope as objects of their own (`scoped_*`) do not exist here: there is one index, and the scope is in each key.
+A scope has no tree of its own here (`scoped_*` is not supported): there is one index, and the scope is in each key.
 """
 
 from collections.abc import Mapping, Sequence

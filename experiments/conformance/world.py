@@ -100,9 +100,7 @@ def make_request(fields: Mapping[str, Any]) -> CacheRequest:
         raise UnsupportedError(f"request field {', '.join(sorted(unknown))}")
     if "tokens" not in fields:
         raise CaseError(f"request {fields['request_id']} has no tokens and was not defined before")
-    items = zip(
-        fields.get("mm_hashes", ()), fields.get("mm_positions", ()), fields.get("mm_lengths", ()), strict=True
-    )
+    items = zip(fields.get("mm_hashes", ()), fields.get("mm_positions", ()), fields.get("mm_lengths", ()), strict=True)
     return CacheRequest(
         fields["request_id"],
         tokens(fields["tokens"]),
