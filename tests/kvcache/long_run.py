@@ -29,6 +29,7 @@ def random_rules(rng: random.Random) -> Rules:
         emptied_front=rng.random() < 0.4,
         onboard=rng.random() < 0.9,
         reuse=rng.random() < 0.95,
+        sequential=rng.random() < 0.2,
     )
 
 

@@ -28,6 +28,7 @@ class Rules(NamedTuple):
     emptied_front: bool = False
     onboard: bool = True
     reuse: bool = True
+    sequential: bool = False
 
 
 @dataclass(eq=False)
@@ -258,6 +259,8 @@ class Oracle:
 
     def add_batch(self, batch: dict[int, Seq]) -> list[int]:
         """Both phases; ExhaustedError: everything taken is given back, what was evicted stays evicted."""
+        if self.rules.sequential and len(batch) > 1:
+            return self.add_one_by_one(batch)
         seen: dict[Block, Claim | None] = {}  # last partial claimant; None once somebody matched the whole block
         claims: dict[int, list[Claim]] = {}
         for name, seq in batch.items():
@@ -275,6 +278,17 @@ class Oracle:
             seq.position = sum(claim.tokens for claim in claims[name])
             self.seqs[name] = seq
         return [seq.position for seq in batch.values()]
+
+    def add_one_by_one(self, batch: dict[int, Seq]) -> list[int]:
+        reused: list[int] = []
+        for at, (name, seq) in enumerate(batch.items()):
+            try:
+                reused += self.add_batch({name: seq})
+            except ExhaustedError:
+                for earlier in list(batch)[:at]:
+                    self.release(earlier, store=False)
+                raise
+        return reused
 
     def phase_1(
         self, claim: Claim, priority: int | None, duration_ms: int | None, seen: dict[Block, Claim | None]

@@ -108,6 +108,7 @@ class Pair:
             evict_descendants=rules.evict_descendants,
             detached_first=rules.detached_first,
             emptied_host_slot_front=rules.emptied_front,
+            sequential_claim=rules.sequential,
         )
         self.manager = KVCacheManager([Pool(1 << 20, rules.sizes)], settings, event_buffer_max_size=10_000)
         self.manager.flush_events()

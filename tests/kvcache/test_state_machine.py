@@ -24,6 +24,7 @@ RULES = st.builds(
     evict_descendants=st.booleans(),
     detached_first=st.booleans(),
     emptied_front=st.booleans(),
+    sequential=st.booleans(),
 )
 
 

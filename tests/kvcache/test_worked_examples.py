@@ -162,6 +162,26 @@ class TestThreePartialMatches:
         stats = manager.state.stats[0]
         assert (stats[REUSED], stats[FULL_REUSED], stats[PARTIAL_REUSED], stats[MISSED]) == (6, 3, 3, 2)
 
+    def test_2025_the_first_request_takes_the_block_in_place_and_the_next_finds_no_partial_match(self) -> None:
+        manager = new(10, sequential_claim=True)
+        manager.add_sequence_batch([CacheRequest(0, [1, 2, 3, 4, 5, 6, 7])])
+        manager.release(0)
+        batch = [[1, 2, 3, 4, 5, 6, 9, 9], [1, 2, 3, 4, 5, 6, 8, 8]]
+        assert manager.add_sequence_batch([CacheRequest(i + 1, tokens) for i, tokens in enumerate(batch)]) == [6, 4]
+        assert [manager.block_ids(name) for name in (1, 2)] == [[0, 1], [0, 2]]
+        assert copies(manager) == []
+
+    @pytest.mark.parametrize(("sequential", "reused"), [(False, [0, 7]), (True, [0, 0])])
+    def test_2025_an_early_request_may_evict_what_a_later_one_would_have_matched(
+        self, sequential: bool, reused: list[int]
+    ) -> None:
+        manager = new(6, sequential_claim=sequential)
+        run(manager, 0, [1, 2, 3, 4, 5, 6, 7, 8, 9])
+        run(manager, 1, [50] * 9)
+        assert gpu(manager) == [2, 1, 0, 5, 4, 3]
+        batch = [CacheRequest(2, [60] * 12), CacheRequest(3, [1, 2, 3, 4, 5, 6, 7, 8])]
+        assert manager.add_sequence_batch(batch) == reused
+
     def test_a_full_match_of_the_block_turns_the_in_place_claimant_into_a_copier(self) -> None:
         # 8 stored tokens: block 0 = 1..4, block 1 = 5..8. X wants two tokens of block 1, Y all of it.
         manager = new(10)
