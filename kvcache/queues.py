@@ -117,13 +117,10 @@ def refresh(s: State, now_us: int) -> int:
         if s.expiry_us[block] != when:
             continue  # claimed or released again since
         s.expiry_us[block] = -1
-        queued = s.blocks[block, NEXT] != -1
-        if queued:
-            unlink(s, block)
+        unlink(s, block)  # it is queued: whoever takes a block out of its queue ends its expiry
         s.blocks[block, PRIORITY] = DEFAULT_PRIORITY
         s.blocks[block, EXPIRED] = 1
-        if queued:
-            _push(s, block, False)
+        _push(s, block, False)
         expired += 1
     return expired
 

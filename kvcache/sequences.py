@@ -372,11 +372,10 @@ def add_slot(s: State, q: Sequences, w: int, seq: int, priority: int, duration_m
 
 @loop
 def take_back(s: State, q: Sequences, w: int, seq: int, position: int) -> None:
-    """Undo what `add_slot` took for window w: the front of its queue gets the block back."""
+    """Undo what `add_slot` took for window w, where another window had no block: it is next to be taken again."""
     block = int(q.blocks[w, seq, position])
-    if s.conf[C_TOKENS_PER_BLOCK] * position == q.slots[seq] - 1 and block >= 0:
-        q.blocks[w, seq, position] = PLACEHOLDER
-        _unref(s, block, True)
+    q.blocks[w, seq, position] = PLACEHOLDER
+    _unref(s, block, True)
 
 
 @loop
