@@ -367,7 +367,7 @@ def begin_step(e: Engine, now_s: float) -> bool:
     refresh(e.state, int(now_s * 1e6))
     _plan(e)
     meter[STEPS] += 1
-    return line.plan[PREFILL_TOKENS] + line.plan[DECODE_SEQS] > 0
+    return bool(line.plan[PREFILL_TOKENS] + line.plan[DECODE_SEQS] > 0)
 
 
 @loop

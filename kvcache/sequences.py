@@ -261,14 +261,14 @@ def first_real_block(s: State, w: int, prompt: int) -> int:
 
 
 @loop
-def _note_cause(s: State, w: int, node: int, matched: bool) -> None:
-    """Why a full prompt block had to be computed."""
+def miss_cause(s: State, w: int, node: int, first_missing: bool) -> int:
+    """Why a full prompt block has to be computed (an entry of `CAUSES`); `first_missing`: all before it were matched."""
     cause = int(s.nodes[node, FATE])
     if s.value[w, node] != -1:
-        cause = LAST_TOKEN if matched else BEHIND_GAP
-    elif cause == NEVER_SEEN and len(s.twin) > 1 and s.nodes[s.twin[node], FATE] != NEVER_SEEN:
-        cause = OTHER_NAMESPACE
-    s.stats[w, CAUSE_0 + cause] += 1
+        return LAST_TOKEN if first_missing else BEHIND_GAP
+    if cause == NEVER_SEEN and len(s.twin) > 1 and s.nodes[s.twin[node], FATE] != NEVER_SEEN:
+        return OTHER_NAMESPACE
+    return cause
 
 
 @loop
@@ -313,13 +313,13 @@ def allocate(
             s.blocks[block, KEY] = node
             s.stats[w, MISSED] += 1
             if i < full:
-                _note_cause(s, w, node, False)
+                s.stats[w, CAUSE_0 + miss_cause(s, w, node, False)] += 1
                 if s.nodes[node, FATE] == NEVER_SEEN:
                     s.nodes[node, FATE] = IN_FLIGHT
                     if len(s.twin) > 1:
                         s.nodes[s.twin[node], FATE] = IN_FLIGHT
             elif whole >= 0:
-                _note_cause(s, w, whole, i == count)
+                s.stats[w, CAUSE_0 + miss_cause(s, w, whole, i == count)] += 1
             else:
                 s.stats[w, CAUSE_0 + SHORT_BLOCK] += 1
         if block >= 0:

@@ -5,7 +5,7 @@ copies on their lanes, then the kernels (`overlap` "trtllm"), or both at once ("
 disturb, because the next arrival lies behind them, are spent in one compiled call; the results are the same one by one.
 """
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from typing import Any, Protocol
 
 import numpy as np
@@ -82,6 +82,29 @@ def run_span(e: Engine, lanes: Lanes, cost: CostParams, clock: Array, until_s: f
         if clock[NOW_S] >= until_s:
             return True
         clock[TOKENS_MADE] += end_step(e, clock[NOW_S])
+
+
+def steps(
+    e: Engine, lanes: Lanes, cost: CostParams, arrival_s: Array, *, overlap: bool
+) -> Iterator[tuple[float, bool]]:
+    """One engine alone, step by step, for those who watch: (time, False) before each step is scheduled, (its start, True)
+    once it is. Arrivals are those of the engine's own requests; the seconds are those that `Worker` spends.
+    """
+    now_s, arrived = 0.0, 0
+    while True:
+        while arrived < len(arrival_s) and arrival_s[arrived] <= now_s:
+            arrive(e, arrived)
+            arrived += 1
+        yield now_s, False
+        if begin_step(e, now_s):
+            yield now_s, True
+            copy_s, compute_s = copies_seconds(e.state, lanes), plan_seconds(e, cost)
+            now_s += (max(0.0, copy_s - compute_s) if overlap else copy_s) + compute_s
+            end_step(e, now_s)
+        elif arrived < len(arrival_s):
+            now_s = float(arrival_s[arrived])
+        else:
+            return
 
 
 class Worker:

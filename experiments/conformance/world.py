@@ -14,12 +14,14 @@ CONFIG_KEYS = frozenset({
     *("windows", "max_attention_window", "max_sequence_length", "chunk_size", "max_num_sequences", "max_beam_width"),
     *("sink_tokens", "enable_block_reuse", "enable_partial_reuse", "copy_on_partial_reuse", "onboard_blocks"),
     *("secondary_offload_min_priority", "event_buffer_max_size", "connector_matched_tokens", "manager_version"),
+        *("evict_descendants", "detached_first", "emptied_host_slot_front"),
 })  # fmt: skip
 REQUEST_FIELDS = frozenset({
     *("request_id", "tokens", "max_new_tokens", "extra_ids", "lora_id", "cache_salt", "mm_hashes", "mm_positions"),
     *("mm_lengths", "retention", "draft_tokens", "context_chunk_size"),
 })  # fmt: skip
-SWITCHES = ("enable_block_reuse", "enable_partial_reuse", "copy_on_partial_reuse", "onboard_blocks")
+SWITCHES = ("enable_block_reuse", "enable_partial_reuse", "copy_on_partial_reuse", "onboard_blocks")  # on
+OTHER_VERSIONS = ("evict_descendants", "detached_first", "emptied_host_slot_front")  # off
 
 
 def check_modelled(config: Mapping[str, Any]) -> None:
@@ -65,6 +67,7 @@ def make_manager(config: Mapping[str, Any]) -> KVCacheManager:
         tokens_per_block=config["tokens_per_block"],
         secondary_offload_min_priority=config.get("secondary_offload_min_priority", DEFAULT_OFFLOAD_MIN_PRIORITY),
         **{name: config.get(name, True) for name in SWITCHES},
+        **{name: config.get(name, False) for name in OTHER_VERSIONS},
     )
     return KVCacheManager(
         make_pools(config),

@@ -1,0 +1,55 @@
+"""Engines for a worker's share of the workload: tables, lanes and costs put together as the spec wants them."""
+
+from typing import Any
+
+import numpy as np
+
+from experiments.pools import Plan
+from experiments.ready import Part, Ready
+from kvcache.engine import Engine, Limits, make_engine, make_outcome
+from kvcache.load import longest_blocks, prepare
+from kvcache.tables import DISK_READ, DISK_WRITE, INTRA_COPY, OFFLOAD, ONBOARD, State
+from sim.cost import CostParams, RooflineCost
+from sim.lanes import LANES, START_S, TOKEN_S, WHOLE_S, Lanes, make_lanes
+from sim.transfer import copy_seconds, link_params
+
+
+def engine_of(work: Ready, part: Part, *, events: bool = False) -> Engine:
+    """An idle engine that knows its share of the requests."""
+    settings = work.plan.settings._replace(record_copies=True, record_events=events)
+    state, load = prepare(part.requests, part.retention, work.plan.pools, settings)
+    scheduler = work.spec.scheduler
+    limits = Limits(scheduler.max_batch_size, scheduler.max_num_tokens, scheduler.enable_chunked_prefill)
+    positions = longest_blocks(part.requests, settings.tokens_per_block)
+    return make_engine(state, load, make_outcome(len(part.requests)), limits, positions)
+
+
+def lanes_of(work: Ready, state: State) -> Lanes:
+    """The engine's copy lanes on the spec's hardware."""
+    host = work.plan.hardware.link("host")
+    return make_lanes(state, copy_costs(work.plan, state), link_params(host.d2h), link_params(host.h2d))
+
+
+def cost_of(work: Ready) -> CostParams:
+    """Seconds of a step, as parameters."""
+    the_plan, tp = work.plan, work.spec.parallel.tensor_parallel_size
+    return RooflineCost(the_plan.model, the_plan.hardware, the_plan.weight_dtype, the_plan.cache_dtype, tp).params
+
+
+def copy_costs(the_plan: Plan, state: State) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Seconds of one block's copy by kind and window, as `sim.lanes.Lanes.cost` wants them."""
+    host, gds = the_plan.hardware.link("host"), the_plan.hardware.link("gds")
+    directions = {OFFLOAD: host.d2h, ONBOARD: host.h2d, DISK_WRITE: gds.d2h, DISK_READ: gds.h2d}
+    cost = np.zeros((LANES + 1, len(state.window), 3))
+    for w, sizes in enumerate(the_plan.copy_bytes):
+        for kind, direction in directions.items():
+            cost[kind, w, WHOLE_S] = sum(copy_seconds(direction, 1, size) for size in sizes)
+        # a partial copy moves only its tokens; from the host they pass the link, inside the GPU they are read and written
+        per_token = sum(sizes) / the_plan.settings.tokens_per_block
+        cost[ONBOARD, w, START_S] = len(sizes) * host.h2d.latency_s
+        cost[ONBOARD, w, TOKEN_S] = per_token / host.h2d.bandwidth_bytes_per_s
+        hbm = the_plan.hardware.hbm_bytes_per_s * the_plan.hardware.hbm_efficiency
+        cost[INTRA_COPY, w, WHOLE_S] = the_plan.hardware.kernel_latency_s * len(sizes) + 2 * sum(sizes) / hbm
+        cost[INTRA_COPY, w, START_S] = the_plan.hardware.kernel_latency_s * len(sizes)
+        cost[INTRA_COPY, w, TOKEN_S] = 2 * per_token / hbm
+    return cost

@@ -1,0 +1,148 @@
+"""A spec and a trace made ready to run: arrivals as the workload section wants them, requests that can be served, pools,
+priorities, and each worker's share. Everything that runs, explains or records starts here.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from experiments.pools import Plan, plan
+from experiments.retention import columns
+from experiments.spec import Spec
+from kvcache.request import Int32, Int64, Requests
+from kvcache.retention import RetentionColumns
+from sim.cluster import assign
+
+
+@dataclass(frozen=True)
+class Ready:
+    """What a run needs. `requests` are those that will be served."""
+
+    spec: Spec
+    requests: Requests
+    plan: Plan
+    retention: RetentionColumns
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Part:
+    """One worker's share of the workload; `rows` are the requests' numbers in the whole of it."""
+
+    rows: Int64
+    requests: Requests
+    retention: RetentionColumns
+
+
+def ready(spec: Spec, requests: Requests, *, timing: bool) -> Ready:
+    """Check and prepare; anything impossible is a ValueError that names the setting."""
+    requests, notes = fitted(spec, scheduled(spec, requests))
+    the_plan = plan(spec, longest_tokens(requests))
+    requests, more = servable(spec, requests, the_plan)
+    if timing:
+        check_timed(spec, the_plan)
+    notes = [*notes, *more, *the_plan.notes]
+    if requests.unit_tokens > 1 and spec.kv_cache_config.tokens_per_block < requests.unit_tokens:
+        notes.append(
+            f"lower bound: sharing inside a trace block of {requests.unit_tokens} tokens is unknown"
+            f" (tokens_per_block {spec.kv_cache_config.tokens_per_block} is finer)"
+        )
+    return Ready(spec, requests, the_plan, columns(requests, spec.retention), tuple(notes))
+
+
+def whole(work: Ready) -> Part:
+    """All requests on one worker."""
+    return Part(np.arange(len(work.requests), dtype=np.int64), work.requests, work.retention)
+
+
+def worker_of(work: Ready) -> Int32:
+    """Which worker serves each request."""
+    workload = work.spec.workload
+    rng = np.random.default_rng(workload.seed)
+    return assign(workload.router, len(work.requests), workload.workers, work.requests.session, rng)
+
+
+def part_of(work: Ready, workers: Int32, worker: int) -> Part:
+    """One worker's share."""
+    rows = np.flatnonzero(workers == worker).astype(np.int64)
+    return Part(rows, work.requests.take(rows), work.retention.take(rows))
+
+
+def scheduled(spec: Spec, requests: Requests) -> Requests:
+    """Arrivals as the workload section wants them."""
+    arrival = requests.arrival_s
+    if spec.workload.spread_arrivals:
+        arrival = _spread(arrival)
+    return replace(requests, arrival_s=np.ascontiguousarray(arrival / spec.workload.rate_scale))
+
+
+def _spread(arrival: np.ndarray[Any, np.dtype[np.float64]]) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Requests of one instant evenly up to the next instant; the last instant's as densely as the one before it."""
+    instants, first, count = np.unique(arrival, return_index=True, return_counts=True)
+    if len(instants) < 2:
+        return arrival
+    gap = np.append(np.diff(instants), instants[-1] - instants[-2])
+    place = np.arange(len(arrival)) - np.repeat(first, count)
+    return np.asarray(arrival + place * np.repeat(gap / count, count))
+
+
+def longest_tokens(requests: Requests) -> int:
+    return int((requests.prompt_tokens.astype(np.int64) + requests.output_tokens).max(initial=1))
+
+
+def fitted(spec: Spec, requests: Requests) -> tuple[Requests, list[str]]:
+    """The requests no longer than scheduler.max_seq_len, by the `too_long` policy."""
+    limit = spec.scheduler.max_seq_len
+    if limit is None:
+        return requests, []
+    return _limited(spec, requests, limit, f"scheduler.max_seq_len={limit}")
+
+
+def servable(spec: Spec, requests: Requests, the_plan: Plan) -> tuple[Requests, list[str]]:
+    """The requests that the GPU pool can hold from first to last token, by the `too_long` policy."""
+    tpb = spec.kv_cache_config.tokens_per_block
+    full = [pool for pool in the_plan.pools if not pool.sliding]
+    blocks = min((pool.blocks[0] for pool in full), default=the_plan.pools[0].blocks[0])
+    for pool in the_plan.pools:
+        if pool.sliding and pool.blocks[0] * tpb < pool.window_tokens + 2 * tpb:
+            raise ValueError(
+                f"the pool of the {pool.window_tokens}-token window holds {pool.blocks[0]} blocks of {tpb} tokens;"
+                " one sequence needs more: raise capacity.gpu_tokens"
+            )
+    return _limited(spec, requests, blocks * tpb, f"the GPU pool of {blocks} blocks of {tpb} tokens")
+
+
+def _limited(spec: Spec, requests: Requests, limit: int, what: str) -> tuple[Requests, list[str]]:
+    total = requests.prompt_tokens.astype(np.int64) + requests.output_tokens
+    over = np.flatnonzero(total > limit)
+    if len(over) == 0:
+        return requests, []
+    if spec.too_long == "error":
+        i = int(over[0])
+        raise ValueError(
+            f"request {i} needs {int(requests.prompt_tokens[i])} prompt + {int(requests.output_tokens[i])} output tokens,"
+            f" more than {what} can hold ({limit} tokens; {len(over)} of {len(requests)} requests are too long):"
+            " raise capacity.gpu_tokens or set too_long=drop or too_long=truncate"
+        )
+    if spec.too_long == "drop":
+        kept = np.flatnonzero(total <= limit).astype(np.int64)
+        if len(kept) == 0:
+            raise ValueError(f"every request is longer than {what} can hold ({limit} tokens)")
+        return requests.take(kept), [f"dropped {len(over)} requests longer than {what} (too_long=drop)"]
+    output = np.minimum(requests.output_tokens, limit - 1).astype(np.int32)
+    prompt = np.minimum(requests.prompt_tokens, limit - output).astype(np.int32)
+    cut = replace(requests, prompt_tokens=prompt, output_tokens=output, output_offset=None, output_units=None)
+    return cut, [f"truncated {len(over)} requests longer than {what} (too_long=truncate)"]
+
+
+def check_timed(spec: Spec, the_plan: Plan) -> None:
+    policy = spec.scheduler.capacity_scheduler_policy
+    if policy != "GUARANTEED_NO_EVICT":
+        raise ValueError(f"scheduler.capacity_scheduler_policy is {policy}; timed runs know GUARANTEED_NO_EVICT only")
+    tpb, tokens = the_plan.settings.tokens_per_block, spec.scheduler.max_num_tokens
+    if tokens < spec.scheduler.max_batch_size + tpb:
+        raise ValueError(
+            f"scheduler.max_num_tokens is {tokens}; it must be at least max_batch_size + tokens_per_block"
+            f" ({spec.scheduler.max_batch_size} + {tpb}), or prefill could starve"
+        )
