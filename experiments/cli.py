@@ -175,7 +175,7 @@ def curve(
 
 @app.command()
 def conform(
-    paths: Annotated[list[Path], typer.Argument(metavar="FILE_OR_DIR...", help="Case files; directories are searched.")],
+    paths: Annotated[list[Path], typer.Argument(metavar="FILE_OR_DIR...", help="Case files, or directories of them.")],
     level: Annotated[
         str | None, typer.Option(help="Only cases of one level: manager, policy, tree, scheduler, ...")
     ] = None,

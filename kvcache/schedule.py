@@ -85,9 +85,9 @@ def remaining_at(
 ) -> int:
     """Blocks a request of `tokens` tokens still needs until its last one, on beam width 1.
 
-    `allocated` is what it holds already; `reusable_used` the cached blocks somebody uses (0 once it has started). A cached
-    block that nobody uses is in the free count already, so it is not subtracted. A sliding window takes its next block
-    before it gives up its oldest: one more if blocks are still to come and not all of them fit.
+    `allocated` is what it holds already; `reusable_used` the cached blocks somebody uses (0 once it has started). A
+    cached block that nobody uses is in the free count already, so it is not subtracted. A sliding window takes its next
+    block before it gives up its oldest: one more if blocks are still to come and not all of them fit.
     """
     tpb = s.conf[C_TOKENS_PER_BLOCK]
     reach = window_reach(s, w)
@@ -97,7 +97,7 @@ def remaining_at(
     extra = 0
     if s.window[w, W_SLIDING] == 1 and prompt + new_tokens > s.window[w, W_TOKENS]:
         extra = 1 if last > (tokens + tpb - 1) // tpb and last > total else 0
-    reusable = min(min(reusable_used, context), (prompt - 1) // tpb)
+    reusable = min(reusable_used, context, (prompt - 1) // tpb)
     return int(max(0, total + extra - allocated - reusable))
 
 
@@ -115,13 +115,13 @@ def needed_context(s: State, w: int, prompt: int, draft: int, reusable_used: int
     tokens = min(prompt + draft, window_reach(s, w))
     shared = tokens // tpb
     rest = 1 if tokens % tpb > 0 else 0
-    reusable = min(min(reusable_used, shared), (min(prompt, window_reach(s, w)) - 1) // tpb)
+    reusable = min(reusable_used, shared, (min(prompt, window_reach(s, w)) - 1) // tpb)
     return int(shared + rest - reusable)
 
 
 @loop
 def needed_generation(s: State, slots: int, step_tokens: int, left: int, longest: int) -> int:
-    """Blocks newly entered by the next `step_tokens` tokens of a sequence of `slots`, of which at most `left` will come.
+    """Blocks newly entered by the next `step_tokens` tokens of a sequence of `slots`; at most `left` will come.
 
     0 if the step would pass the longest sequence (0: no limit): then it cannot run anyway.
     """

@@ -14,7 +14,7 @@ CONFIG_KEYS = frozenset({
     *("windows", "max_attention_window", "max_sequence_length", "chunk_size", "max_num_sequences", "max_beam_width"),
     *("sink_tokens", "enable_block_reuse", "enable_partial_reuse", "copy_on_partial_reuse", "onboard_blocks"),
     *("secondary_offload_min_priority", "event_buffer_max_size", "connector_matched_tokens", "manager_version"),
-        *("evict_descendants", "detached_first", "emptied_host_slot_front"),
+    *("evict_descendants", "detached_first", "emptied_host_slot_front"),
 })  # fmt: skip
 REQUEST_FIELDS = frozenset({
     *("request_id", "tokens", "max_new_tokens", "extra_ids", "lora_id", "cache_salt", "mm_hashes", "mm_positions"),
