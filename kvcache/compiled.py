@@ -1,18 +1,23 @@
 """The one door to the compiler: it turns plain loops over integer tables into machine code, cached on disk.
 
 With NUMBA_DISABLE_JIT=1 the same source runs as ordinary Python: that is how it is stepped through and measured for
-coverage.
+coverage. Two of numba's habits are changed here:
 
-Integers of any width arrive as int64. Left alone, numba makes one version for each mix of widths and of literal
-arguments: that took twice as long to compile and made nothing faster.
+* Integers of any width arrive as int64. Left alone, numba makes one version for each mix of widths and of literal
+  arguments: that took twice as long to compile and made nothing faster.
+* Cached code is good only as long as no source file of the function's package and of this one has changed. Left alone,
+  numba looks at the function's own file, so a changed rule in another file would live on inside its cached callers.
 """
 
 from collections.abc import Callable
+from functools import cache
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from numba import njit, types
 
 F = TypeVar("F", bound=Callable[..., Any])
+HERE = Path(__file__).parent
 
 
 def compiled(function: F) -> F:
@@ -31,9 +36,17 @@ def _compiled(function: F, options: dict[str, Any]) -> F:
     if hasattr(dispatcher, "compile"):  # absent with NUMBA_DISABLE_JIT=1
         compile_exactly = dispatcher.compile
         dispatcher.compile = lambda signature: compile_exactly(tuple(_widened(t) for t in signature))
+        dispatcher._cache._cache_file._source_stamp = _stamp(Path(function.__code__.co_filename).parent)
     return cast(F, dispatcher)
 
 
 def _widened(kind: types.Type) -> types.Type:
     plain: types.Type = types.unliteral(kind)  # type: ignore[no-untyped-call]
     return types.int64 if isinstance(plain, types.Integer) else plain
+
+
+@cache
+def _stamp(package: Path) -> tuple[tuple[str, int, int], ...]:
+    """Name, time and size of every source file that code of `package` may have been compiled from."""
+    files = sorted({*HERE.glob("*.py"), *package.glob("*.py")})
+    return tuple((file.name, file.stat().st_mtime_ns, file.stat().st_size) for file in files)
