@@ -98,6 +98,12 @@ class CacheRequest:
         self.prompt_tokens = len(self.tokens)
         self.namespace = Namespace(self.lora_id, self.cache_salt, self.extra_ids is not None)
 
+    def append(self, tokens: Sequence[int]) -> None:
+        """Generated tokens; their extra ids are 0."""
+        self.tokens = [*self.tokens, *tokens]
+        if self.extra_ids is not None:
+            self.extra_ids = [*self.extra_ids, *[0] * len(tokens)]
+
     def usable(self) -> int:
         """Tokens whose keys and values are in memory: while prefill goes on only the computed part counts, less one."""
         n = len(self.tokens)
@@ -352,10 +358,7 @@ class KVCacheManager:
 
     def append_tokens(self, request_id: int, tokens: Sequence[int]) -> None:
         """Generated token ids without slots."""
-        request = self._live(request_id)
-        request.tokens = [*request.tokens, *tokens]
-        if request.extra_ids is not None:
-            request.extra_ids = [*request.extra_ids, *[0] * len(tokens)]
+        self._live(request_id).append(tokens)
 
     def remove_slots(self, request_id: int, count: int) -> None:
         """Rewind the last `count` slots (rejected draft tokens)."""
@@ -555,16 +558,15 @@ class KVCacheManager:
         return int(self.state.tier[w, level, T_FREE])
 
     def analyze_prefix_reuse(self, request: CacheRequest, w: int = 0) -> schedule.PrefixReuse:
-        """One walk over the prompt's full blocks."""
-        n = request.prompt_tokens
-        keys, full, _ = self._keys(request, n)
+        """One walk over the full blocks of all its tokens."""
+        keys, full, _ = self._keys(request, len(request.tokens))
         return schedule.PrefixReuse(*schedule.analyze(self.state, w, keys, full))
 
     def needed_blocks_one_step(self, request: CacheRequest, *, two_steps: bool = False, w: int = 0) -> int:
         """Blocks the request needs for its next step; a chunk after the first needs none.
 
-        Leaves an estimate of reusable tokens behind that counts only the cached blocks somebody uses; `remaining_blocks`
-        counts all of them.
+        Leaves an estimate of reusable tokens behind that counts only the cached blocks somebody uses;
+        `remaining_blocks` counts all of them.
         """
         request.estimated_reusable_tokens = 0
         if request.generating:

@@ -74,7 +74,7 @@ class ManagerAdapter(Adapter):
     # ---- growing, storing, releasing -------------------------------------------------------------------------------
 
     def op_append_tokens(self, request_id: int, tokens: Any) -> None:
-        self.manager.append_tokens(request_id, _tokens(tokens))
+        self.request(request_id).append(_tokens(tokens))
 
     def op_add_tokens(self, request_id: int, tokens: Any) -> None:
         self.manager.add_tokens(request_id, _tokens(tokens))
