@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from kvcache.blockhash import block_hash
 from kvcache.blocks import note_event
 from kvcache.content import MultimodalItem
@@ -150,6 +152,10 @@ class TestBuffer:
         events.collect(state)
         assert told(events) == [(64, "updated", 102), (64, "updated", 103)]
         assert events.dropped == 1
+
+    def test_a_queue_without_room_is_refused(self) -> None:
+        with pytest.raises(ValueError, match="event_buffer_max_size is 0"):
+            new(capacity=0)
 
     def test_without_a_buffer_there_are_no_events(self) -> None:
         manager = KVCacheManager([Pool(64, (4, 0))], Settings(tokens_per_block=4))

@@ -162,10 +162,22 @@ class TestGrowing:
         assert sorted(int(n) for n in state.tables[0] if n >= 0) == [b, empty]
         assert [int(n) for n in state.tables[1] if n >= 0] == [b]
 
+    def test_hundreds_of_siblings_are_found_again_although_their_places_collide(self) -> None:
+        state = new(nodes=8, runs=8)
+        made = {}
+        for token in range(400):
+            state = grow(state, 1, 2)
+            made[token] = name(state, ROOT, [token, token])
+        assert len(set(made.values())) == 400
+        for token, node in made.items():
+            assert name(state, ROOT, [token, token]) == node
+            assert state.nodes[node, GROUP] == node
+
     def test_children_keep_their_places_when_descendants_are_tracked(self) -> None:
         state = new(nodes=2, evict_descendants=True)
         state.kids[1, 0] = 77
         bigger = grow(state, 100, 0)
+        assert len(bigger.kids) == len(bigger.nodes)
         assert bigger.kids[1, 0] == 77
         assert (bigger.kids[2:] == -1).all()
 
@@ -304,6 +316,18 @@ class TestTraceContent:
         first, second = keys[:4].tolist(), keys[4:].tolist()
         assert first[:2] == second[:2]
         assert first[2] != second[2]
+
+    def test_content_that_the_trace_does_not_name_is_private(self) -> None:
+        # two prompts of 16 tokens = 2 units, of which only the first is named
+        requests = [{"prompt": 16, "output": 0, "units": [5], "out": [], "space": 0} for _ in range(2)]
+        state = new(8, nodes=64, runs=256)
+        rows = rows_of(8, requests, outputs=False)
+        offset = key_offsets(rows.prompt, rows.output, 8)
+        keys = np.zeros(int(offset[-1]), np.int32)
+        intern_all(state, rows, offset, keys, np.zeros(2, np.int64))
+        first, second = keys[:4].tolist(), keys[4:].tolist()
+        assert first[0] == second[0]
+        assert first[1] != second[1]
 
 
 class TestBlockSizes:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kvcache.content import MultimodalItem
+from kvcache.content import MultimodalItem, Namespace
 from kvcache.manager import CacheRequest, KVCacheManager, OutOfBlocksError
 from kvcache.retention import KvCacheRetentionConfig, TokenRangeRetentionConfig
 from kvcache.tables import (
@@ -130,6 +130,22 @@ class TestFailedCalls:
         manager.check()
         assert manager.add_sequence_batch([CacheRequest(2, [1] * 9)]) == [8]
 
+    def test_what_a_later_request_matched_in_use_stays_in_use(self) -> None:
+        manager = new(4)
+        manager.add_sequence_batch([CacheRequest(0, [1] * 5)])
+        manager.store_context_blocks(0)
+        with pytest.raises(OutOfBlocksError):
+            manager.add_sequence_batch([CacheRequest(1, [2] * 13), CacheRequest(2, [1] * 5)])
+        manager.check()
+        assert manager.describe(0)["references"] == 1
+        assert manager.num_free(0) == 2
+
+    def test_2025_a_batch_that_does_not_fit_ends_the_requests_before_the_one_that_failed(self) -> None:
+        manager = new(4, sequential_claim=True)
+        with pytest.raises(OutOfBlocksError, match=r"requests \[1\]"):
+            manager.add_sequence_batch([CacheRequest(0, [1] * 9), CacheRequest(1, [2] * 9)])
+        assert (manager.requests, manager.num_free(0)) == ({}, 4)
+
     def test_a_partial_copy_without_a_block_to_copy_to(self) -> None:
         manager = new(2)
         manager.add_sequence_batch([CacheRequest(0, [1, 2, 3, 4, 5])])
@@ -220,6 +236,31 @@ class TestCounters:
         assert causes([1] * 5) == {"dropped_below_threshold": 1, "shorter_than_a_block": 1}
         assert causes([1] * 4) == {}  # its three usable tokens match the stored block's first three
         assert int(manager.state.stats[0, CAUSE_0:].sum()) == int(manager.state.stats[0, MISSED])
+
+    def test_a_block_whose_priority_had_expired_is_missed_for_that_reason(self) -> None:
+        manager = new(2)
+        run(manager, 0, [1] * 5, retention=KvCacheRetentionConfig([TokenRangeRetentionConfig(0, None, 90, 10)]))
+        manager.refresh(1.0)
+        run(manager, 1, [2] * 8)
+        run(manager, 2, [1] * 5)
+        causes = manager.state.stats[0, CAUSE_0:]
+        assert int(causes[CAUSES.index("expired")]) == 1
+
+    def test_content_known_under_another_salt_is_missed_for_that_reason(self) -> None:
+        manager = new()
+        tokens, salted = [1] * 5, Namespace(cache_salt=1)
+        names = [manager.find_node(tokens, 4, space)[0] for space in (Namespace(), salted, Namespace(lora_id=99))]
+        twin = np.zeros(len(manager.state.nodes), np.int32)
+        twin[names[:2]] = names[2]  # what both are called without a namespace
+        manager.state = manager.state._replace(twin=twin)
+        run(manager, 0, tokens)
+        run(manager, 1, tokens, cache_salt=1)
+        causes = manager.state.stats[0, CAUSE_0:]
+        assert {name: int(n) for name, n in zip(CAUSES, causes, strict=True) if n} == {
+            "never_seen": 1,
+            "other_salt_or_lora": 1,
+            "shorter_than_a_block": 2,
+        }
 
     def test_a_prompt_of_whole_blocks_with_items_is_looked_up_with_its_items(self) -> None:
         manager = new()
@@ -344,6 +385,14 @@ class TestSingleBlocks:
         assert [(x["old_value"], x["new_value"]) for x in levels] == [(0, 1), (1, 0)]
         manager.check()
 
+    def test_a_block_without_content_moves_without_an_event(self) -> None:
+        manager = new(4, 1)
+        manager.flush_events()
+        manager.offload_block(0)
+        assert manager.flush_events() == []
+        assert manager.queue_order(0, 1) == [0]
+        assert manager.queue_order(0, 0) == [1, 2, 3, 4]
+
     def test_offloading_needs_a_gpu_block_and_a_free_host_block(self) -> None:
         manager = new(4, 0)
         run(manager, 0, [1] * 5)
@@ -410,6 +459,14 @@ class TestTruncation:
         assert manager.find_block([1, 1, 1, 1, 2, 2]) is None
         assert [e["data"]["type"] for e in manager.flush_events()] == ["removed"]
 
+    def test_a_tail_that_another_prompt_continues_and_a_sibling_that_differs_stay(self) -> None:
+        manager = new(12)
+        run(manager, 0, [1] * 13)
+        run(manager, 1, [1, 1, 1, 1, 1, 2, 2, 2, 0])
+        manager.truncate([1] * 8, 0)
+        assert manager.find_block([1] * 8) == 1
+        assert manager.find_block([1, 1, 1, 1, 1, 2, 2, 2]) is not None
+
     def test_a_block_in_use_leaves_the_tree_only(self) -> None:
         manager = new()
         manager.add_sequence_batch([CacheRequest(0, [1] * 9)])
@@ -465,6 +522,15 @@ class TestWindows:
         assert manager.num_free(1) == free + 1
         manager.release(0)
         assert (manager.num_free(0), manager.num_free(1)) == (8, 8)
+
+    def test_rewinding_over_a_position_the_window_has_left_gives_nothing_back_there(self) -> None:
+        manager = two_windows()
+        manager.add_sequence_batch([CacheRequest(0, [1] * 8)])
+        manager.add_slots(0, 4)
+        assert manager.front_blocks_removed(0, 1) == 1
+        manager.remove_slots(0, 12)
+        assert (manager.num_free(0), manager.num_free(1)) == (8, 8)
+        manager.check()
 
     def test_rewinding_gives_back_the_blocks_of_both_windows(self) -> None:
         manager = two_windows()

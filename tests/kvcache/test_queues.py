@@ -61,6 +61,20 @@ class TestOrder:
         assert drain(state, 1) == [4, 5, 0]
 
 
+class TestHeap:
+    def test_a_full_heap_keeps_only_the_blocks_that_still_expire(self) -> None:
+        state = new(4, 0)
+        for _ in range(len(state.heap)):
+            claim(state, 0, 90, 10)
+            release(state, 0, False)
+        claim(state, 1, 90, 5)
+        release(state, 1, False)  # no room left: the stale entries of block 0 go
+        assert state.tally[N_HEAP] <= 4
+        assert next_expiry_us(state) == 5_000
+        assert refresh(state, 10_000) == 2
+        assert [int(state.blocks[b, EXPIRED]) for b in range(4)] == [1, 1, 0, 0]
+
+
 class TestExpiry:
     def take_and_release(self, state: State, block: int, priority: int, duration_ms: int) -> None:
         claim(state, block, priority, duration_ms)

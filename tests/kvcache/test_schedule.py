@@ -114,6 +114,14 @@ class TestNeeds:
         request.draft_tokens = 3
         assert [manager.needed_blocks_one_step(request, two_steps=two) for two in (False, True)] == [1, 2]
 
+    def test_a_step_past_the_longest_sequence_needs_nothing_because_it_cannot_run(self) -> None:
+        manager = KVCacheManager([Pool(12, (16, 0))], Settings(tokens_per_block=4), max_sequence_tokens=12)
+        request = CacheRequest(0, list(range(8)), max_new_tokens=20, draft_tokens=3, generating=True)
+        manager.add_sequence_batch([request])
+        assert manager.needed_blocks_one_step(request) == 1
+        request.draft_tokens = 4
+        assert manager.needed_blocks_one_step(request) == 0
+
     def test_a_sliding_window_needs_one_block_more_than_it_holds_at_most(self) -> None:
         manager = sliding()
         request = CacheRequest(0, list(range(6)), max_new_tokens=20)

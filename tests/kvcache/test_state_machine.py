@@ -124,7 +124,7 @@ class ManagerAgainstOracle(RuleBasedStateMachine):
 
 TestManagerAgainstOracle = ManagerAgainstOracle.TestCase
 TestManagerAgainstOracle.settings = settings(
-    max_examples=50,
+    max_examples=100,
     stateful_step_count=30,
     deadline=None,
     derandomize=True,

@@ -45,7 +45,7 @@ class TestFreshState:
         assert len(state.copies) >= 2 * 3 * 100
 
     def test_every_fate_has_a_name(self) -> None:
-        assert (CAUSES[0], CAUSES[TRUNCATED], len(CAUSES)) == ("never_seen", "truncated", TRUNCATED + 1)
+        assert (CAUSES[0], CAUSES[TRUNCATED], len(set(CAUSES))) == ("never_seen", "truncated", len(CAUSES))
 
 
 class TestRefusals:

@@ -184,6 +184,16 @@ class TestDetachBelow:
         detach_below(state, 0, ROOT)
         assert [int(state.blocks[block, NODE]) for block in (0, 1, 2, 5)] == [-1, -1, -1, -1]
 
+    def test_children_that_leave_one_by_one_stay_out_of_the_list(self) -> None:
+        state = new(evict_descendants=True)
+        nodes = [node(state, ROOT, i) for i in range(4)]
+        for block, where in enumerate(nodes):
+            put(state, block, where)
+        for block in (1, 3, 0):  # a middle child, the newest, the oldest
+            detach(state, block, EVICTED_GPU)
+        detach_below(state, 0, ROOT)
+        assert [int(state.nodes[n, FATE]) for n in nodes] == [EVICTED_GPU, EVICTED_GPU, CHAIN_DETACHED, EVICTED_GPU]
+
     def test_blocks_of_another_window_stay(self) -> None:
         state = new(windows=2, evict_descendants=True)
         a = node(state, ROOT, 1)

@@ -194,6 +194,16 @@ class TestThreePartialMatches:
         assert copies(manager) == [("copy", 1, 3, 2)]
         assert manager.describe(1)["attached"]
 
+    def test_after_a_full_match_a_partial_one_in_the_same_batch_copies(self) -> None:
+        manager = new(10)
+        run(manager, 0, [1, 2, 3, 4, 5, 6, 7, 8, 9])
+        manager.add_sequence_batch([
+            CacheRequest(1, [1, 2, 3, 4, 5, 6, 7, 8, 0]),
+            CacheRequest(2, [1, 2, 3, 4, 5, 6, 0, 0]),
+        ])
+        assert (manager.block_ids(1), manager.block_ids(2)) == ([0, 1, 3], [0, 4])
+        assert copies(manager) == [("copy", 1, 4, 2)]
+
 
 class TestExpiry:
     def test_both_a_raised_and_a_lowered_block_return_to_35_at_the_back(self) -> None:
@@ -607,3 +617,12 @@ class TestSlidingWindow:
         assert last is not None
         manager.detach_block(last)
         assert manager.add_sequence_batch([CacheRequest(2, list(range(17)))]) == [0]
+
+    def test_the_sliding_window_does_not_match_further_than_full_attention_did(self) -> None:
+        manager = KVCacheManager([Pool(64, (12, 0)), Pool(16, (12, 0), sliding=True)], Settings(tokens_per_block=4))
+        run(manager, 0, list(range(13)))
+        second = manager.find_block(list(range(8)), 0)
+        assert second is not None
+        manager.detach_block(second)
+        assert manager.add_sequence_batch([CacheRequest(1, list(range(13)))]) == [4]
+        assert manager.state.stats[1, FULL_REUSED] == 1
