@@ -143,6 +143,31 @@ def pareto(
 
 
 @app.command()
+def why(directory: o.Directory) -> None:
+    """Explain a sweep: which blocks stopped moving, what that saved and cost, what the block size loses.
+
+    Example: [bold]kvtier why kvtier-demo/hour[/bold]
+    """
+    from experiments.why import why as explained
+
+    for line in explained(directory):
+        typer.echo(line)
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where tables and plots go.")] = Path("kvtier-demo"),
+) -> None:
+    """Show what the offload threshold and the block size do, on bundled traces: tables, plots, explanations.
+
+    Example: [bold]kvtier demo[/bold]
+    """
+    from experiments.demo import demo as shown
+
+    shown(out)
+
+
+@app.command()
 def curve(
     trace: o.TraceName,
     capacity: Annotated[str, typer.Option(metavar="N,N,...", help="Cache sizes in trace blocks; inf: no limit.")],

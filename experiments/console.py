@@ -1,5 +1,6 @@
 """Prints results: tables with units to stdout, notes to stderr once each, JSON to a file or stdout."""
 
+import itertools
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,13 +10,15 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from reports.columns import COLUMNS, column, flat
+from reports.columns import BY_PRIORITY, COLUMNS, GROUPS, TIMES, column, flat
 from reports.files import written
 
 CONFIG = ("tokens_per_block", "secondary_offload_min_priority")
-FIRST = ("requests", "prompt_tokens", "output_tokens")
-LAST = ("events_per_s", "wall_s")
-HIDDEN = ("notes", "version", "worker", "hit_tokens", "moved_bytes")
+SPREADS = ("ttft", "tpot", "e2e")
+QUANTILES = ("mean", "p50", "p90", "p99")
+WIDTH = 104
+ALWAYS = ("secondary_offload_min_priority", "hit_rate_tokens", "hit_rate_blocks")
+"""Shown even when it is 0."""
 
 
 def say(text: str) -> None:
@@ -42,20 +45,50 @@ def number(value: Any, divisor: float = 1) -> str:
     return f"{shown:,.1f}" if abs(shown) >= 1000 else f"{shown:.4g}"
 
 
+def heading(text: str) -> None:
+    """A line that begins a part of the output."""
+    Console(soft_wrap=True, highlight=False).print(f"\n{text}\n{'-' * len(text)}", markup=False)
+
+
 def summary(row: Mapping[str, Any]) -> None:
-    """One run as a table: every figure with its unit; figures that were not measured are left out."""
+    """One run as groups of figures with units; what was not measured and what never happened is left out."""
     config = row["spec"]["kv_cache_config"]
     line = {**flat(row), **{name: config[name] for name in CONFIG}}
-    names = [*CONFIG, *FIRST, *(name for name in line if name not in {*CONFIG, *FIRST, *LAST, *HIDDEN}), *LAST]
-    table = Table(show_header=False, box=None, pad_edge=False)
-    table.add_column()
-    table.add_column(justify="right")
-    table.add_column(style="dim")
-    for name in names:
-        if line.get(name) is not None and not isinstance(line[name], str | list):
-            known = column(name)
-            table.add_row(known.label, number(line[name], known.divisor), known.unit)
-    Console().print(table)
+    table = Table(show_header=False, box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for justify in ("left", "left", "right", "left"):
+        table.add_column(justify=justify, no_wrap=True)
+    for title, wanted in GROUPS.items():
+        names = [
+            name for want in wanted for name in line if name == want or (want[-1] == "_" and name.startswith(want))
+        ]
+        lines = dict.fromkeys(_line(name, line) for name in names)
+        for group, shown in zip(itertools.chain([title], itertools.repeat("")), filter(None, lines), strict=False):
+            table.add_row(group, *shown)
+    console = Console()
+    console.width = max(console.width, WIDTH)
+    console.print(table)
+
+
+def _line(name: str, line: Mapping[str, Any]) -> tuple[str, str, str] | None:
+    """Label, figure and unit. Mean and quantiles of one time share a line, as do the fates of one priority."""
+    value = line[name]
+    if value is None or isinstance(value, str | list) or (value == 0 and name not in ALWAYS):
+        return None
+    kind = name.partition("_")[0]
+    if kind in SPREADS:
+        values = [line[f"{kind}_{which}_s"] for which in QUANTILES]
+        divisor, unit = (0.001, "ms") if values[0] < 1 else (1, "s")
+        figures = " / ".join(f"{seconds / divisor:,.3g}" for seconds in values)
+        return TIMES[kind], figures, f"{unit} ({' / '.join(QUANTILES)})"
+    stem = next((stem for stem in BY_PRIORITY if name.startswith(stem)), None)
+    if stem is not None:
+        priority = name.removeprefix(stem)
+        fates = " / ".join(number(line.get(f"{fate}{priority}", 0)) for fate in BY_PRIORITY)
+        return f"priority {priority}: out / back / dropped", fates, "blocks"
+    known = column(name)
+    if known.unit == "s" and 0 < value < 1:
+        return known.label, number(value, 0.001), "ms"
+    return known.label.removeprefix("misses, "), number(value, known.divisor), known.unit
 
 
 def curve_table(rows: Sequence[Mapping[str, Any]]) -> None:

@@ -32,32 +32,80 @@ COLUMNS = {
     "output_tokens": Column("generated tokens", "tokens", better="higher"),
     "lookup_blocks": Column("blocks looked up", "blocks"),
     "reused_blocks": Column("blocks reused", "blocks", better="higher"),
+    "partial_reused_blocks": Column("of these only in part", "blocks"),
     "hit_rate_blocks": Column("block hit rate", "% of blocks", 0.01, "higher"),
     "hit_tokens": Column("prompt tokens found", "tokens", better="higher"),
     "hit_rate_tokens": Column("token hit rate", "% of prompt tokens", 0.01, "higher"),
     "hit_tokens_gpu": Column("found in GPU memory", "tokens", better="higher"),
     "hit_tokens_host": Column("found in host memory", "tokens", better="higher"),
     "hit_tokens_disk": Column("found on disk", "tokens", better="higher"),
+    "tail_tokens": Column("empty space in last blocks", "tokens"),
+    "gen_alloc_blocks": Column("blocks of generated tokens", "blocks"),
     "offload_blocks": Column("offloaded to host", "blocks"),
     "offload_bytes": Column("offloaded to host", "GiB", GIB),
     "onboard_blocks": Column("brought back to GPU", "blocks"),
     "onboard_bytes": Column("brought back to GPU", "GiB", GIB),
     "moved_bytes": Column("moved between GPU and host", "GiB", GIB),
-    "dropped_blocks": Column("dropped", "blocks"),
+    "disk_write_blocks": Column("written to disk", "blocks"),
+    "disk_write_bytes": Column("written to disk", "GiB", GIB),
+    "disk_read_blocks": Column("read from disk", "blocks"),
+    "disk_read_bytes": Column("read from disk", "GiB", GIB),
+    "intra_device_copy_blocks": Column("copied inside the GPU", "blocks"),
+    "dropped_blocks": Column("content lost from all tiers", "blocks"),
+    "dropped_below_threshold_blocks": Column("below threshold, not offloaded", "blocks"),
     "output_tokens_per_s": Column("output rate", "tokens/s", better="higher"),
     "makespan_s": Column("whole run", "s"),
+    "compute_s": Column("computing, all workers", "s"),
+    "copy_wait_s": Column("waiting for copies, all workers", "s"),
+    "steps": Column("engine steps"),
     "events_per_s": Column("simulator speed", "events/s", better="higher"),
     "wall_s": Column("simulation took", "s"),
     "tokens_per_block": Column("block size", "tokens", short="block"),
+    "block_bytes": Column("one block, on one GPU", "MiB", 2.0**20),
     "secondary_offload_min_priority": Column("offload threshold", "priority, 0 to 100", short="threshold"),
+    "enable_partial_reuse": Column("partial reuse", short="partial reuse"),
     "gpu_tokens": Column("GPU pool", "tokens", short="GPU"),
     "gpu_blocks": Column("GPU pool", "blocks", short="GPU"),
     "host_tokens": Column("host pool", "tokens", short="host"),
     "host_blocks": Column("host pool", "blocks", short="host"),
     "host_cache_size": Column("host pool", "GiB a rank", GIB, short="host"),
     "disk_tokens": Column("disk tier", "tokens", short="disk"),
+    "disk_blocks": Column("disk tier", "blocks", short="disk"),
     "rate_scale": Column("arrival rate", "times the trace's", better="higher", short="rate"),
     "workers": Column("workers", short="workers"),
+}
+GROUPS = {
+    "workload": ("requests", "prompt_tokens", "output_tokens"),
+    "pools": ("tokens_per_block", "block_bytes", "gpu_blocks", "host_blocks", "disk_blocks"),
+    "cache": (
+        "hit_rate_tokens", "hit_tokens_gpu", "hit_tokens_host", "hit_tokens_disk", "hit_rate_blocks", "lookup_blocks",
+        "reused_blocks", "partial_reused_blocks", "tail_tokens",
+    ),
+    "traffic": (
+        "secondary_offload_min_priority", "offload_bytes", "onboard_bytes", "disk_write_bytes", "disk_read_bytes",
+        "offload_blocks", "onboard_blocks", "disk_write_blocks", "disk_read_blocks", "intra_device_copy_blocks",
+        "dropped_below_threshold_blocks", "dropped_blocks", "gen_alloc_blocks",
+    ),
+    "by priority": ("offload_blocks_", "onboard_blocks_", "below_threshold_blocks_"),
+    "misses": ("misses_",),
+    "times": ("ttft_", "tpot_", "e2e_", "output_tokens_per_s", "makespan_s", "compute_s", "copy_wait_s"),
+    "simulation": ("steps", "events_per_s", "wall_s"),
+}  # fmt: skip
+"""Where a figure stands in the table of one run; a name that ends in _ stands for all that begin so."""
+BY_PRIORITY = {
+    "offload_blocks_": "offloaded",
+    "onboard_blocks_": "brought back",
+    "below_threshold_blocks_": "not offloaded",
+}
+CAUSES = {
+    "never_seen": "content nobody had yet",
+    "shorter_than_a_block": "last block, no full match",
+    "evicted_from_gpu": "evicted, no room in host memory",
+    "evicted_from_host": "evicted from host memory",
+    "evicted_from_disk": "evicted from disk",
+    "dropped_below_threshold": "dropped, below the threshold",
+    "behind_a_gap": "cached, behind a missing block",
+    "overwritten_in_place": "taken over by another request",
 }
 TIMES = {"ttft": "time to first token", "tpot": "time per output token", "e2e": "request time"}
 
@@ -68,7 +116,15 @@ def column(name: str) -> Column:
     if last in COLUMNS:
         return COLUMNS[last]
     if name.startswith("misses_"):
-        return Column(f"misses, {name.removeprefix('misses_').removesuffix('_blocks').replace('_', ' ')}", "blocks")
+        cause = name.removeprefix("misses_").removesuffix("_blocks")
+        return Column(f"misses, {CAUSES.get(cause, cause.replace('_', ' '))}", "blocks")
+    stem = next((stem for stem in BY_PRIORITY if name.startswith(stem)), None)
+    if stem is not None:
+        return Column(f"priority {name.removeprefix(stem)} {BY_PRIORITY[stem]}", "blocks")
+    if name.startswith("retention.") and last == "priority":
+        return Column(
+            f"priority of rule {name.split('.')[1]}", "0 to 100", short=f"priority of rule {name.split('.')[1]}"
+        )
     kind, _, rest = name.partition("_")
     if kind in TIMES and rest.endswith("_s"):
         return Column(f"{TIMES[kind]}, {rest.removesuffix('_s')}", "s" if kind != "tpot" else "ms", _time_divisor(kind))

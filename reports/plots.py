@@ -6,6 +6,7 @@ axis says what it shows, in which unit, and which end is better. It writes PNG f
 
 import itertools
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -49,11 +50,13 @@ LOOK: Any = {
 
 
 def shown(value: Any) -> str:
-    """A configuration value as text: 3000000 → 3M, 32.0 → 32, nothing → default."""
+    """A configuration value as text: 3000000 → 3M, 32.0 → 32, True → on, nothing → default."""
     if value is None or pd.isna(value):
         return "default"
-    if isinstance(value, bool | str | np.bool_):
-        return str(value)
+    if isinstance(value, bool | np.bool_):
+        return "on" if value else "off"
+    if isinstance(value, str):
+        return value
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= 10 * size or (abs(value) >= size and value % (size / 10) == 0):
             return f"{value / size:g}{letter}"
@@ -90,10 +93,15 @@ def _ended(title: Column) -> str:
     return f"{title.title}\n{title.better} is better"
 
 
-def _series(frame: pd.DataFrame, group: str | None) -> Iterator[tuple[str, pd.DataFrame, tuple[Any, ...]]]:
-    """The rows of each value of `group`, in order, with their style."""
+def _series(frame: pd.DataFrame, group: str | None, *more: str) -> Iterator[tuple[str, pd.DataFrame, tuple[Any, ...]]]:
+    """The rows of each value of `group` (of each combination, if more are given), in order, with their style."""
     if group is None:
         yield "all runs", frame, STYLES[0]
+        return
+    if more:
+        parts = frame.groupby([group, *more])
+        for (_, rows), style in zip(parts, itertools.cycle(STYLES), strict=False):
+            yield words(rows, [group, *more]), rows, style
         return
     values = sorted(frame[group].dropna().unique())
     for value, style in zip(values, itertools.cycle(STYLES), strict=False):
@@ -184,28 +192,39 @@ def _legend(figure: Figure, axes: Axes, group: str | None) -> None:
 
 
 def _panels(
-    frame: pd.DataFrame, x: str, ys: Sequence[str], group: str | None, path: Path, title: str, doubling: bool
+    frame: pd.DataFrame, x: str, ys: Sequence[str], groups: Sequence[str], path: Path, title: str, doubling: bool
 ) -> None:
-    """One panel a figure, one line a value of `group`, over the configuration key `x`."""
+    """One panel a figure, one line a combination of the `groups`, over the configuration key `x`."""
     x, ys = require(frame, x), [require(frame, y) for y in ys]
-    if group is not None and group not in frame.columns:
-        raise ValueError(f"no column {group} to draw one line for each value of")
+    for group in groups:
+        if group not in frame.columns:
+            raise ValueError(f"no column {group} to draw one line for each value of")
     with mpl.rc_context(LOOK):
         figure = _figure(1.4 + 4.0 * len(ys), 4.0)
         grid = figure.subplots(1, len(ys), squeeze=False)
         for axes, y in zip(grid[0], ys, strict=True):
-            for name, rows, (colour, marker, dashes) in _series(frame, group):
-                line = rows.groupby(x)[y].mean().sort_index().rename(y).reset_index()
-                axes.plot(
-                    *_points(line, x, y).T, color=colour, marker=marker, linestyle=dashes, markersize=5, label=name
-                )
-            axes.set(xlabel=column(x).title, ylabel=_ended(column(y)))
+            known = _readable(column(y), frame[y])
+            for name, rows, (colour, marker, dashes) in _series(frame, next(iter(groups), None), *groups[1:]):
+                line = rows.groupby(x)[y].mean().sort_index()
+                at = line.index.to_numpy(float) / column(x).divisor, line.to_numpy(float) / known.divisor
+                axes.plot(*at, color=colour, marker=marker, linestyle=dashes, markersize=5, label=name)
+            axes.set(xlabel=column(x).title, ylabel=_ended(known))
+            axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
             if doubling:
                 _doubling(axes, sorted(frame[x].unique() / column(x).divisor))
         figure.suptitle(title)
-        if group is not None:
-            _legend(figure, grid[0][0], group)
+        if groups:
+            _legend(figure, grid[0][0], groups[0] if len(groups) == 1 else None)
         _save(figure, path)
+
+
+def _readable(known: Column, values: pd.Series) -> Column:
+    """Seconds as milliseconds where all are below one."""
+    return replace(known, unit="ms", divisor=0.001) if known.unit == "s" and values.max() < 1 else known
+
+
+def _listed(group: str | Sequence[str] | None) -> Sequence[str]:
+    return [group] if isinstance(group, str) else list(group or [])
 
 
 def _doubling(axes: Axes, values: Sequence[float]) -> None:
@@ -217,18 +236,18 @@ def _doubling(axes: Axes, values: Sequence[float]) -> None:
 
 def threshold_plot(
     frame: pd.DataFrame, path: Path, ys: Sequence[str] = ("hit_rate_tokens", "offload_bytes"),
-    group: str | None = "tokens_per_block", title: str = "",
+    group: str | Sequence[str] | None = "tokens_per_block", title: str = "",
 ) -> None:  # fmt: skip
     """What the offload threshold changes, one line a block size."""
-    _panels(frame, "secondary_offload_min_priority", ys, group, path, title, doubling=False)
+    _panels(frame, "secondary_offload_min_priority", ys, _listed(group), path, title, doubling=False)
 
 
 def block_plot(
     frame: pd.DataFrame, path: Path, ys: Sequence[str] = ("hit_rate_tokens", "moved_bytes"),
-    group: str | None = None, title: str = "",
+    group: str | Sequence[str] | None = None, title: str = "",
 ) -> None:  # fmt: skip
     """What the block size changes, over doublings, one line a value of `group`."""
-    _panels(frame, "tokens_per_block", ys, group, path, title, doubling=True)
+    _panels(frame, "tokens_per_block", ys, _listed(group), path, title, doubling=True)
 
 
 def _save(figure: Figure, path: Path) -> None:

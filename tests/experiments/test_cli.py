@@ -76,7 +76,7 @@ def test_replay_prints_figures_with_units_and_notes_once(trace: str) -> None:
     assert result.exit_code == 0
     assert re.search(r"token hit rate +46\.8 +% of prompt tokens", result.stdout)
     assert re.search(r"offloaded to host +2 +GiB", result.stdout)
-    assert re.search(r"time to first token, p50 +0\.25 +s", result.stdout)
+    assert re.search(r"time to first token +1 / 0\.25 / 2 / 3 +s \(mean / p50 / p90 / p99\)", result.stdout)
     assert re.search(r"offload threshold +30 +priority", result.stdout)
     assert result.stderr.count("a note of the run") == 1
 
