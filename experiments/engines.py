@@ -19,7 +19,12 @@ def engine_of(work: Ready, part: Part, *, events: bool = False) -> Engine:
     settings = work.plan.settings._replace(record_copies=True, record_events=events)
     state, load = prepare(part.requests, part.retention, work.plan.pools, settings)
     scheduler = work.spec.scheduler
-    limits = Limits(scheduler.max_batch_size, scheduler.max_num_tokens, scheduler.enable_chunked_prefill)
+    limits = Limits(
+        scheduler.max_batch_size,
+        scheduler.max_num_tokens,
+        scheduler.enable_chunked_prefill,
+        capacity_scheduler_policy=scheduler.capacity_scheduler_policy,
+    )
     positions = longest_blocks(part.requests, settings.tokens_per_block)
     return make_engine(state, load, make_outcome(len(part.requests)), limits, positions)
 

@@ -33,7 +33,8 @@ class TraceNaming:
 
     def tokens(self, node: int) -> list[int]:
         """Token ids (or stand-ins) of the node's own key."""
-        at, n, tokens = int(self._state.nodes[node, CONTENT]), int(self._state.nodes[node, TOKENS]), []
+        at, n = int(self._state.nodes[node, CONTENT]), int(self._state.nodes[node, TOKENS])
+        tokens: list[int] = []
         while len(tokens) < n:
             run = int(self._state.runs[at, RUN_ID])
             tokens += [run if run >= 0 else PRIVATE + run] * int(self._state.runs[at, RUN_TOKENS])

@@ -81,7 +81,9 @@ def fold(spec: Spec, requests: Requests, the_plan: Plan, served: list[Served], *
     }
     touched = int(stats[:, [ALLOC_TOTAL, REUSED, STORED]].sum())
     steps = sum(part.worker.steps for part in served if part.worker is not None)
-    row["steps"] = steps if served[0].worker is not None else None
+    timed = [part.worker for part in served if part.worker is not None]
+    row["steps"] = steps if timed else None
+    row["pauses"] = sum(worker.pauses for worker in timed) if timed else None
     row["events_per_s"] = (touched + steps + len(requests)) / wall_s
     row["wall_s"] = wall_s
     row["spec"] = spec.shown()

@@ -137,9 +137,6 @@ def _limited(spec: Spec, requests: Requests, limit: int, what: str) -> tuple[Req
 
 
 def check_timed(spec: Spec, the_plan: Plan) -> None:
-    policy = spec.scheduler.capacity_scheduler_policy
-    if policy != "GUARANTEED_NO_EVICT":
-        raise ValueError(f"scheduler.capacity_scheduler_policy is {policy}; timed runs know GUARANTEED_NO_EVICT only")
     tpb, tokens = the_plan.settings.tokens_per_block, spec.scheduler.max_num_tokens
     if tokens < spec.scheduler.max_batch_size + tpb:
         raise ValueError(

@@ -10,7 +10,8 @@ import numpy as np
 
 from experiments.engines import cost_of, engine_of, lanes_of
 from experiments.ready import Part, Ready
-from kvcache.engine import N_ACTIVE, N_STARTED, REQUEST, Engine
+from kvcache.engine import Engine
+from kvcache.line import N_ACTIVE, N_STARTED, REQUEST
 from kvcache.load import Load, longest_blocks, prepare
 from kvcache.sequences import make_matches, make_sequences
 from kvcache.serve import replay_serial

@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kvcache.engine import PLAN, Engine, arrive, begin_step, end_step, is_idle
+from kvcache.engine import Engine, arrive, begin_step, end_step, is_idle
+from kvcache.line import PLAN
 from kvcache.tables import COPY_COLUMNS, N_COPIES, Array
 
 K_KIND, K_WINDOW, K_SOURCE, K_TARGET, K_TOKENS, K_KEY = range(COPY_COLUMNS)

@@ -234,6 +234,22 @@ def _run_at(rows: Rows, tpb: int, private: int, r: int, t: int, prompt_only: boo
 
 
 @loop
+def intern_prefix(s: State, node: int, tokens: int) -> int:
+    """Node of the first `tokens` tokens of `node`'s key; -1 if the tables have no room left for it."""
+    at, left, i = int(s.tally[N_RUNS]), tokens, int(s.nodes[node, CONTENT])
+    runs = 0
+    while left > 0:
+        if at + runs == len(s.runs) or s.tally[N_NODES] == len(s.nodes):
+            return -1
+        n = min(left, int(s.runs[i + runs, RUN_TOKENS]))
+        s.runs[at + runs, RUN_ID] = s.runs[i + runs, RUN_ID]
+        s.runs[at + runs, RUN_TOKENS] = n
+        left -= n
+        runs += 1
+    return intern(s, int(s.nodes[node, PARENT]), int(s.nodes[node, SPACE]), -1, runs)
+
+
+@loop
 def intern_span(
     s: State, rows: Rows, private: int, r: int, parent: int, start: int, stop: int, prompt_only: bool
 ) -> int:

@@ -28,6 +28,7 @@ class Load(NamedTuple):
     decode_priority: Array  # int32
     decode_duration_ms: Array  # int32
     space: Array  # int32
+    resumed: Array  # int32 tokens generated before the last pause; the one column that changes
 
 
 def rows_of(requests: Requests) -> Rows:
@@ -56,8 +57,9 @@ def prepare(
     offset = key_offsets(requests.prompt_tokens, requests.output_tokens, tpb)
     n = len(requests)
     units = len(requests.units) + (0 if requests.output_units is None else len(requests.output_units))
-    runs = int(offset[-1]) + units + 4 * n + tpb
-    state = make_state(pools, settings, nodes=int(offset[-1]) + n + 2, runs=runs, branches=4 * n)
+    spare = 8 * n + 1024  # short keys that pauses make
+    runs = int(offset[-1]) + units + 4 * n + tpb + spare * min(tpb, -(-tpb // requests.unit_tokens) + 1)
+    state = make_state(pools, settings, nodes=int(offset[-1]) + n + 2 + spare, runs=runs, branches=4 * n + spare)
     keys, private = np.full(int(offset[-1]), -1, np.int32), np.zeros(n, np.int64)
     intern_all(state, rows, offset, keys, private)
     if len(rows.space) and int(rows.space.max()) > 0:
@@ -73,6 +75,7 @@ def prepare(
         retention.decode_priority,
         retention.decode_duration_ms,
         rows.space,
+        np.zeros(n, np.int32),
     )
     return state, load
 

@@ -5,6 +5,7 @@ cache-only view: no two requests ever compete for blocks, and time stands still 
 """
 
 from kvcache.compiled import loop
+from kvcache.keys import intern_prefix
 from kvcache.load import Load
 from kvcache.queues import refresh
 from kvcache.retention import fill_blocks
@@ -28,14 +29,33 @@ OUT_OF_BLOCKS = -1
 
 
 @loop
+def prompt_of(load: Load, r: int) -> int:
+    """Prompt tokens of request r; after a pause, with what it had generated before."""
+    return int(load.prompt[r]) + int(load.resumed[r])
+
+
+@loop
+def short_key(s: State, load: Load, r: int, usable: int) -> int:
+    """Node of what the first `usable` tokens leave after their full blocks, -1 if nothing: the start of the block there."""
+    tpb = int(s.conf[C_TOKENS_PER_BLOCK])
+    first, end = int(load.key_offset[r]), int(load.key_offset[r + 1])
+    at = first + usable // tpb
+    if usable % tpb == 0:
+        return -1
+    longer = int(load.keys[at]) if at < end - 2 else int(load.keys[end - 1])
+    return -1 if longer < 0 else intern_prefix(s, longer, usable % tpb)
+
+
+@loop
 def _lookup(s: State, load: Load, r: int) -> tuple[int, int, int]:
     """Full keys of the prompt's first n - 1 tokens, the short key after them (-1: none), the node that hides behind it."""
     tpb = int(s.conf[C_TOKENS_PER_BLOCK])
-    prompt = int(load.prompt[r])
+    prompt = prompt_of(load, r)
     first, end = int(load.key_offset[r]), int(load.key_offset[r + 1])
     full = (prompt - 1) // tpb
-    whole = int(load.keys[first + full]) if prompt % tpb == 0 else -1
-    return full, int(load.keys[end - 2]), whole
+    whole = int(load.keys[first + full]) if prompt % tpb == 0 and first + full < end - 2 else -1
+    short = int(load.keys[end - 2]) if load.resumed[r] == 0 else short_key(s, load, r, prompt - 1)
+    return full, short, whole
 
 
 @loop
@@ -52,7 +72,7 @@ def start_batch(
     for j in range(n):
         reused[j] = NO_CAP
         r = int(batch[j])
-        blocks = (int(load.prompt[r]) + tpb - 1) // tpb
+        blocks = (prompt_of(load, r) + tpb - 1) // tpb
         ranges = load.ranges[load.range_offset[r] : load.range_offset[r + 1]]
         fill_blocks(ranges, tpb, m.priority[j, :blocks], m.duration_ms[j, :blocks])
     for w in range(windows):
@@ -71,15 +91,15 @@ def start_batch(
             r = int(batch[j])
             if j > started:
                 unclaim(s, m, j)
-                _give_back(s, q, w, int(seqs[j]), (int(load.prompt[r]) + tpb - 1) // tpb)
+                _give_back(s, q, w, int(seqs[j]), (prompt_of(load, r) + tpb - 1) // tpb)
                 continue
             full, short, whole = _lookup(s, load, r)
             keys = load.keys[load.key_offset[r] : load.key_offset[r + 1]]
-            done = allocate(s, q, m, j, w, int(seqs[j]), int(load.prompt[r]), keys, full, short, whole)
+            done = allocate(s, q, m, j, w, int(seqs[j]), prompt_of(load, r), keys, full, short, whole)
             reused[j] = m.entry[j, M_TOKENS]
             if not done:
                 started = j
-                _give_back(s, q, w, int(seqs[j]), (int(load.prompt[r]) + tpb - 1) // tpb)
+                _give_back(s, q, w, int(seqs[j]), (prompt_of(load, r) + tpb - 1) // tpb)
     return started
 
 

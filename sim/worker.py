@@ -12,22 +12,19 @@ import numpy as np
 import simpy
 
 from kvcache.compiled import loop
-from kvcache.engine import (
+from kvcache.engine import Engine, arrive, begin_step, end_step, is_idle
+from kvcache.line import (
     DECODE_CONTEXT,
     DECODE_SEQS,
     DECODE_WINDOW,
     N_ACTIVE,
+    PAUSES,
     PREFILL_CONTEXT,
     PREFILL_PAIRS,
     PREFILL_TOKENS,
     PREFILL_WINDOW_PAIRS,
     STARVED,
     STEPS,
-    Engine,
-    arrive,
-    begin_step,
-    end_step,
-    is_idle,
 )
 from kvcache.tables import Array
 from sim.cost import CostParams, step_seconds_windowed
@@ -153,6 +150,11 @@ class Worker:
             f"no step is possible at {self.clock[NOW_S]:.6f} s although requests wait:"
             f" {int(meter[N_ACTIVE])} active, {int(meter[STARVED])} times out of blocks"
         )
+
+    @property
+    def pauses(self) -> int:
+        """How often a request was paused for want of blocks (MAX_UTILIZATION)."""
+        return int(self.engine.line.meter[PAUSES])
 
     @property
     def steps(self) -> int:
