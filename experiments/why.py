@@ -133,7 +133,7 @@ def _step(low: pd.Series, high: pd.Series, gone: Sequence[int], names: dict[int,
     if not _timed(low):
         return f"{text}."
     return (
-        f"{text}; the GPUs wait {_change(low, high, 'copy_wait_s')} for copies and compute"
+        f"{text}; the workers wait {_change(low, high, 'copy_wait_s')} for copies and compute"
         f" {_change(low, high, 'compute_s')}; the mean time to first token goes from {_seconds(low['ttft_mean_s'])} to"
         f" {_seconds(high['ttft_mean_s'])}."
     )
@@ -181,7 +181,8 @@ def _sizes(runs: Runs, small: pd.Series, large: pd.Series) -> list[str]:
     ]
     causes = ("misses_dropped_below_threshold_blocks", "misses_evicted_from_host_blocks")
     cut = [sum(float(row.get(cause, 0)) for cause in causes) * row[BLOCK] for row in both]
-    lines.append(f"recomputed because a block was dropped or lost from the host: {_arrow(map(_many, cut))}.")
+    if any(cut):
+        lines.append(f"recomputed because a block was dropped or lost from the host: {_arrow(map(_many, cut))}.")
     decode = next((rule.priority for rule in spec.retention if rule.decode), DEFAULT_PRIORITY)
     prompt = min((rule.priority for rule in spec.retention if not rule.decode), default=DEFAULT_PRIORITY)
     if decode < prompt and cut[1] < FAR_LESS * cut[0]:
@@ -204,7 +205,7 @@ def _copies(runs: Runs, both: Sequence[pd.Series]) -> str:
         f" {_arrow(f'{_fixed_share(runs, row):.0%}' for row in both)} of their time is fixed cost, not bytes"
     )
     if _timed(both[0]):
-        text += f"; the GPUs wait {_arrow(_seconds(row['copy_wait_s']) for row in both)} for them"
+        text += f"; the workers wait {_arrow(_seconds(row['copy_wait_s']) for row in both)} for them"
     return f"{text}."
 
 

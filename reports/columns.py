@@ -123,7 +123,7 @@ def column(name: str) -> Column:
         return Column(f"priority {name.removeprefix(stem)} {BY_PRIORITY[stem]}", "blocks")
     if name.startswith("retention.") and last == "priority":
         return Column(
-            f"priority of rule {name.split('.')[1]}", "0 to 100", short=f"priority of rule {name.split('.')[1]}"
+            f"priority of rule {name.split('.')[1]}", "0 to 100", short=f"rule {name.split('.')[1]} priority"
         )
     kind, _, rest = name.partition("_")
     if kind in TIMES and rest.endswith("_s"):
