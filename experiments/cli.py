@@ -73,6 +73,9 @@ def replay(
     host_blocks: o.HostBlocks = None,
     disk_tokens: o.DiskTokens = None,
     json: o.Json = None,
+    events: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Also write the KV events, in TensorRT-LLM's JSON shape.")
+    ] = None,
     no_timing: o.NoTiming = False,
     format: o.Format = None,
     trace_block_size: o.BlockSize = None,
@@ -87,12 +90,49 @@ def replay(
     Example: [bold]kvtier replay mooncake_arxiv_first1000 --gpu-tokens 500000 --host-tokens 1e6[/bold]
     """
     from experiments.console import check_target
-    from experiments.replay import Pools, replayed, show
+    from experiments.replay import Pools, record, replayed, show
 
     check_target(json)
     pools = Pools(gpu_tokens, gpu_blocks, host_tokens, host_blocks, disk_tokens)
     source = _trace(trace, format, trace_block_size, time_unit, default_output, skip_bad_lines, strict, limit)
-    show(replayed(source, spec, [*(set_ or []), *pools.settings()], timing=not no_timing), json)
+    settings = [*(set_ or []), *pools.settings()]
+    show(replayed(source, spec, settings, timing=not no_timing), json)
+    if events is not None:
+        typer.echo(record(source, spec, settings, events, timing=not no_timing), err=json == "-")
+
+
+@app.command()
+def explain(
+    trace: o.TraceName,
+    request: Annotated[int, typer.Argument(metavar="REQUEST", help="Its number in replay order, from 0.")],
+    spec: o.SpecFile = None,
+    set_: o.Settings = None,
+    gpu_tokens: o.GpuTokens = None,
+    gpu_blocks: o.GpuBlocks = None,
+    host_tokens: o.HostTokens = None,
+    host_blocks: o.HostBlocks = None,
+    disk_tokens: o.DiskTokens = None,
+    json: o.Json = None,
+    no_timing: o.NoTiming = False,
+    format: o.Format = None,
+    trace_block_size: o.BlockSize = None,
+    time_unit: o.TimeUnit = None,
+    default_output: o.DefaultOutput = None,
+    skip_bad_lines: o.SkipBadLines = False,
+    strict: o.Strict = False,
+) -> None:
+    """Say for each block of one request whether it was found, where, or why not and who pushed it out.
+
+    Example: [bold]kvtier explain mooncake_arxiv_first1000 900 --gpu-tokens 500000 --set tokens_per_block=512[/bold]
+    """
+    from experiments.console import check_target
+    from experiments.replay import Pools, explained
+
+    check_target(json)
+    pools = Pools(gpu_tokens, gpu_blocks, host_tokens, host_blocks, disk_tokens)
+    source = _trace(trace, format, trace_block_size, time_unit, default_output, skip_bad_lines, strict, None)
+    for line in explained(source, spec, [*(set_ or []), *pools.settings()], request, json, timing=not no_timing):
+        typer.echo(line)
 
 
 @app.command()

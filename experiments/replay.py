@@ -1,7 +1,7 @@
 """What `kvtier replay` and `kvtier sweep` do once their options are read."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,30 @@ def show(row: dict[str, Any], json: str | None) -> None:
         console.summary(row)
     if json not in {None, "-"}:
         console.say(str(json))
+
+
+def record(trace: Trace, spec: str | None, settings: Sequence[str], path: Path, *, timing: bool) -> Path:
+    """Write the KV events of the run to `path`."""
+    from experiments.event_log import write_events
+
+    write_events(load(spec, settings)[0], trace.requests(), path, timing=timing)
+    return path
+
+
+def explained(
+    trace: Trace, spec: str | None, settings: Sequence[str], request: int, json: str | None, *, timing: bool
+) -> list[str]:
+    """The story of one request's lookup, as lines; with `--json` it goes to that file, or to stdout in their place."""
+    from experiments.explain import explain
+    from experiments.explain_view import lines
+
+    checked, notes = load(spec, settings)
+    requests = trace.requests()
+    story = explain(checked, requests, request, timing=timing)
+    console.note([*notes, *requests.notes])
+    if json is not None:
+        console.write_json(asdict(story), json)
+    return [] if json == "-" else list(lines(story))
 
 
 def swept(
