@@ -311,6 +311,30 @@ class TestR27ThereAndBack:
         assert run(manager, 2, full_blocks(1, 2, 3)) == 12
 
 
+class TestR28ARequestLargerThanThePool:
+    """Whether it is rejected or waits is the engine's affair; the cache says how much it needs and fails cleanly."""
+
+    def test_its_need_is_known_before_it_starts_and_its_failure_leaves_the_pool_empty(self) -> None:
+        manager = new(4, tpb=16)
+        request = CacheRequest(0, [*range(100)])
+        assert manager.remaining_blocks(request) == 7
+        with pytest.raises(OutOfBlocksError, match="4 blocks"):
+            manager.add_sequence_batch([request])
+        assert (manager.num_free(0), manager.requests) == (4, {})
+
+    def test_two_sequences_that_outgrow_the_pool_together_finish_one_after_the_other(self) -> None:
+        manager = new(4, tpb=16)
+        manager.add_sequence_batch([CacheRequest(0, [1] * 32), CacheRequest(1, [2] * 32)])
+        with pytest.raises(OutOfBlocksError):
+            manager.add_slots(0)
+        manager.release(1)  # preempted
+        manager.add_slots(0, 32)
+        manager.release(0)
+        manager.add_sequence_batch([CacheRequest(1, [2] * 32)])
+        manager.add_slots(1, 32)
+        assert len(manager.block_ids(1)) == 4
+
+
 class TestR30AnUpdateThatChangesOneThing:
     def test_an_event_with_an_empty_half_can_be_written_as_json(self) -> None:
         manager = new(4)
@@ -354,7 +378,7 @@ class TestR33AnAdapterLoadedAgainWithOtherWeights:
         ]
 
 
-class TestR34AndR35TheColdTier:
+class TestR35TheColdTier:
     def test_a_disk_full_of_data_still_answers_when_the_host_does_not(self) -> None:
         manager = new(2, 1, 4)
         for name in range(4):

@@ -144,8 +144,20 @@ class TestEmptiedHostSlot:
         manager = self.until_b_returns(emptied_host_slot_front=True)
         assert manager.add_sequence_batch([CacheRequest(3, list(range(200, 209)))]) == [8]
         assert manager.block_ids(3)[:2] == [3, 2]
-        assert (gpu(manager), host(manager)) == ([5], [0, 6, 4]) or (gpu(manager), host(manager)) == ([5], [6, 0, 4])
+        assert (gpu(manager), host(manager)) == ([5], [0, 6, 4])
         assert manager.describe(0)["attached"]
+
+    @pytest.mark.parametrize(("front", "priority"), [(False, 35), (True, 0)])
+    def test_the_emptied_slot_gets_the_lowest_priority_only_with_the_front_rule(
+        self, front: bool, priority: int
+    ) -> None:
+        manager = new(3, 2, emptied_host_slot_front=front)
+        run(manager, 0, [1] * 4)
+        run(manager, 1, [2] * 12)  # pushes block 0 to the host
+        assert manager.describe(0)["level"] == 1
+        manager.onboard_block(0)
+        emptied = [block for block in host(manager) if not manager.describe(block)["attached"]]
+        assert [manager.describe(block)["priority"] for block in emptied] == [priority]
 
 
 class TestThreePartialMatches:
@@ -407,13 +419,6 @@ class TestOffload:
 
 
 class TestDiskTier:
-    def fill(self, manager: KVCacheManager, *, first_priority: int = 35) -> None:
-        """Three requests of one useful block each through one GPU block pair: the oldest content goes furthest."""
-        first = KvCacheRetentionConfig([TokenRangeRetentionConfig(0, None, first_priority)])
-        run(manager, 0, [1] * 5, retention=first)
-        for name in (1, 2):
-            run(manager, name, [name + 1] * 5)
-
     def test_a_host_victim_moves_on_to_disk_before_its_place_is_overwritten(self) -> None:
         manager = new(1, 1, 2)
         for name in range(3):
@@ -422,13 +427,15 @@ class TestDiskTier:
         assert copies(manager) == [("offload", 0, 0, 0), ("disk write", 0, 0, 0), ("offload", 0, 0, 0)]
         assert [manager.describe(int(manager.find_block([n] * 3) or 0))["level"] for n in range(3)] == [2, 1, 0]
 
-    def test_a_host_victim_below_the_cold_threshold_is_dropped(self) -> None:
-        manager = new(1, 1, 2, cold_tier_offload_min_priority=36)
+    @pytest.mark.parametrize(("threshold", "level"), [(35, 2), (36, None)])
+    def test_a_host_victim_below_the_cold_threshold_is_dropped(self, threshold: int, level: int | None) -> None:
+        manager = new(1, 1, 2, cold_tier_offload_min_priority=threshold)
         for name in range(3):
             manager.add_sequence_batch([CacheRequest(name, [name] * 4)])
             manager.release(name)
-        assert [c[0] for c in copies(manager)] == ["offload", "offload"]
-        assert manager.find_block([0] * 3) is None
+        block = manager.find_block([0] * 3)
+        assert (None if block is None else manager.describe(block)["level"]) == level
+        assert [c[0] for c in copies(manager)].count("disk write") == (level is not None)
 
     def test_a_block_on_disk_is_read_straight_to_the_gpu(self) -> None:
         manager = new(2, 1, 2)
