@@ -9,7 +9,7 @@ offload swaps the slots of two block objects, so a block keeps its id, key, tree
                 m.data --copy--> g.slot        then m and g swap slots: m is on the GPU, g owns the emptied host slot
 """
 
-from kvcache.compiled import loop
+from kvcache.compiled import inlined, loop
 from kvcache.queues import claim, front, release
 from kvcache.tables import (
     ALLOC_NEW,
@@ -93,14 +93,14 @@ def swap_places(s: State, a: int, b: int) -> None:
     s.blocks[a, LEVEL], s.blocks[b, LEVEL] = s.blocks[b, LEVEL], s.blocks[a, LEVEL]
 
 
-@loop
+@inlined
 def drop(s: State, block: int, fate: int) -> None:
     """The content of `block` is given up."""
     w = int(s.blocks[block, WINDOW])
     node = int(s.blocks[block, NODE])
     if node == -1:
         return
-    if in_tree(s, block):
+    if s.conf[C_RECORD_EVENTS] and in_tree(s, block):
         note_event(s, EV_REMOVED, w, node, 0, 0)
     s.stats[w, DROPPED] += 1
     if fate == BELOW_THRESHOLD:
@@ -113,19 +113,19 @@ def drop(s: State, block: int, fate: int) -> None:
     detach(s, block, fate)
 
 
-@loop
+@inlined
 def _move_down(s: State, block: int, target: int) -> None:
     """`block` takes `target`'s colder place, free in the queue there; `target` gets the warmer one, still queued."""
     level = int(s.blocks[target, LEVEL])
     note_copy(s, OFFLOAD if level == 1 else DISK_WRITE, block, target, 0)
     swap_places(s, block, target)
-    if in_tree(s, block):
+    if s.conf[C_RECORD_EVENTS] and in_tree(s, block):
         note_event(s, EV_LEVEL, int(s.blocks[block, WINDOW]), int(s.blocks[block, NODE]), level - 1, level)
     claim(s, block, -1, -1)
     release(s, block, False)
 
 
-@loop
+@inlined
 def _host_place(s: State, w: int) -> int:
     """The host block to be overwritten next; in a cascade its content first moves on to disk if it may."""
     h = front(s, w, 1)
@@ -145,7 +145,7 @@ def may_offload(s: State, w: int) -> bool:
     return bool(s.tier[w, 0, T_LOWEST] >= s.conf[C_OFFLOAD_MIN_PRIORITY])
 
 
-@loop
+@inlined
 def get_free(s: State, w: int, priority: int, duration_ms: int) -> int:
     """Take the next GPU block for a new owner; -1 if none is free. Its old content is offloaded or dropped first."""
     v = front(s, w, 0)

@@ -34,6 +34,14 @@ def loop(function: F) -> F:
     return _compiled(function, {"_nrt": False, "no_cpython_wrapper": function.__name__.startswith("_")})
 
 
+def inlined(function: F) -> F:
+    """As `loop`, for what is done once a block: its code is put into its callers.
+
+    A call hands over every field of every table, some 150 words; called a few times a block that took half of all time.
+    """
+    return _compiled(function, {"_nrt": False, "forceinline": True})
+
+
 def _compiled(function: F, options: dict[str, Any]) -> F:
     options |= {"cache": True, "error_model": "numpy", "no_cfunc_wrapper": True}
     dispatcher: Any = njit(**options)(function)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from kvcache import tables
-from kvcache.compiled import loop
+from kvcache.compiled import inlined, loop
 from kvcache.tables import (
     CONTENT,
     FATE,
@@ -72,7 +72,7 @@ def _group_hash(s: State, parent: int, space: int, extras: int, run: int) -> int
     return _mix(_mix(_mix(_mix(2, parent), space), extras), int(s.runs[run, RUN_ID]))
 
 
-@loop
+@inlined
 def intern(s: State, parent: int, space: int, extras: int, runs: int) -> int:
     """Node of the key whose `runs` runs were written behind the last kept one; they are kept only if the node is new.
 
@@ -98,7 +98,7 @@ def intern(s: State, parent: int, space: int, extras: int, runs: int) -> int:
     return nodes
 
 
-@loop
+@inlined
 def _make(s: State, node: int, parent: int, space: int, extras: int, first: int, runs: int, h: int) -> None:
     tokens = 0
     for i in range(first, first + runs):
@@ -204,7 +204,7 @@ class Rows(NamedTuple):
     space: Array  # int32[n]
 
 
-@loop
+@inlined
 def _run_at(rows: Rows, tpb: int, private: int, r: int, t: int, prompt_only: bool) -> tuple[int, int]:
     """Identity of the run that covers token t of request r, and the token it ends before."""
     u = rows.unit_tokens
@@ -249,7 +249,7 @@ def intern_prefix(s: State, node: int, tokens: int) -> int:
     return intern(s, int(s.nodes[node, PARENT]), int(s.nodes[node, SPACE]), -1, runs)
 
 
-@loop
+@inlined
 def intern_span(
     s: State, rows: Rows, private: int, r: int, parent: int, start: int, stop: int, prompt_only: bool
 ) -> int:

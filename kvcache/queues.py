@@ -7,7 +7,7 @@ queues of several windows share one table.
     head(w, level, p) <-> oldest <-> ... <-> newest <-> head        pop at the left, release at the right
 """
 
-from kvcache.compiled import loop
+from kvcache.compiled import inlined, loop
 from kvcache.tables import (
     C_BLOCKS,
     C_LEVELS,
@@ -83,7 +83,7 @@ def _push(s: State, block: int, to_front: bool) -> None:
     s.tier[w, level, T_LOWEST] = min(s.tier[w, level, T_LOWEST], p)
 
 
-@loop
+@inlined
 def release(s: State, block: int, to_front: bool) -> None:
     """An unreferenced block becomes free: back (or front) of its level's and priority's queue; its duration starts now."""
     if s.blocks[block, NEXT] != -1:
@@ -95,7 +95,7 @@ def release(s: State, block: int, to_front: bool) -> None:
         _heap_add(s, when, block)
 
 
-@loop
+@inlined
 def claim(s: State, block: int, priority: int, duration_ms: int) -> None:
     """Take `block` out of its queue. `priority` -1 keeps the old one; the duration is replaced in any case (-1 = none)."""
     unlink(s, block)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from kvcache.blocks import get_free, note_copy, note_event, onboard
-from kvcache.compiled import loop
+from kvcache.compiled import inlined, loop
 from kvcache.queues import claim, release, unlink
 from kvcache.tables import (
     BATCH,
@@ -225,7 +225,7 @@ def claim_matches(s: State, m: Matches, j: int, w: int) -> None:
             _claim_full(s, m, block, p, d)
 
 
-@loop
+@inlined
 def _take_match(s: State, m: Matches, j: int, w: int, i: int, node: int) -> int:
     """Phase 2 for one matched position: the block the sequence will use there, on the GPU; -1 if the pool is exhausted."""
     block = int(m.blocks[j, i])
@@ -244,7 +244,7 @@ def _take_match(s: State, m: Matches, j: int, w: int, i: int, node: int) -> int:
         block = target
     elif mode == IN_PLACE:
         detach(s, block, OVERWRITTEN)
-    if not onboard(s, block):
+    if s.blocks[block, LEVEL] > 0 and not onboard(s, block):
         return -1
     s.stats[w, REUSED] += 1
     s.stats[w, PARTIAL_REUSED if tokens > 0 else FULL_REUSED] += 1
@@ -348,7 +348,7 @@ def unclaim(s: State, m: Matches, j: int) -> None:
             release(s, block, False)
 
 
-@loop
+@inlined
 def add_slot(s: State, q: Sequences, w: int, seq: int, priority: int, duration_ms: int) -> bool:
     """Window w's part of `addToken` for a sequence whose slot count was already raised: slide, then take a block at a boundary.
 

@@ -5,7 +5,7 @@ some window or has an existing child; clearing a value prunes upward. Difference
 tried newest first (TensorRT-LLM's order is that of an unordered map, i.e. undefined).
 """
 
-from kvcache.compiled import loop
+from kvcache.compiled import inlined, loop
 from kvcache.keys import plain
 from kvcache.tables import (
     C_COPY_ON_PARTIAL,
@@ -92,7 +92,7 @@ def _live_less(s: State, node: int) -> None:
         node = s.nodes[node, PARENT]
 
 
-@loop
+@inlined
 def attach(s: State, block: int, node: int) -> None:
     """`block` becomes the value of `node` for its window."""
     s.blocks[block, NODE] = node
@@ -101,7 +101,7 @@ def attach(s: State, block: int, node: int) -> None:
     _live_more(s, node)
 
 
-@loop
+@inlined
 def detach(s: State, block: int, fate: int) -> None:
     """`block` leaves the tree (its key stays); the node remembers the reason."""
     node = s.blocks[block, NODE]
