@@ -1,0 +1,254 @@
+"""The reference device: pools in host memory, a thread a stream, real files. What runs where there is no GPU.
+
+"GPU" memory is host memory here, and the report says so. Streams are really asynchronous: the compiled loop of `hw.program`
+works without Python's lock, and threads wait for each other's tickets only. Disk rows are single O_DIRECT calls.
+
+    run({offload: rows, onboard: rows})      main thread          threads
+                                             hand over       -->  work, wait for tickets, work ...
+                                             wait for all    <--  done, or the first failure (it stops the others)
+"""
+
+import queue
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hw.device import STREAMS, Ran, Report
+from hw.disk import SlotFile, check_storage
+from hw.errors import HardwareError, StreamStopped, classify
+from hw.memory import DISK, TIERS, HostMemory, Layout
+from hw.program import (
+    BYTES,
+    CHECK,
+    COPY,
+    DISK_READ,
+    DISK_WRITE,
+    FAILED,
+    MUTEX_BYTES,
+    OP,
+    POOL_A,
+    POOL_B,
+    SLOT_A,
+    SLOT_B,
+    STAMP,
+    Program,
+    fill,
+    first_wrong,
+    publish,
+    reached,
+    run_rows,
+)
+
+Disk = Callable[[Path, Any], SlotFile]
+
+
+class CpuDevice:
+    """See the module's text. `disk` opens the file of a pool of the disk tier."""
+
+    def __init__(self, layout: Layout, storage: Path | None = None, disk: Disk = SlotFile) -> None:
+        self.layout, self.report = layout, Report("cpu")
+        self.report.note("device cpu: both the GPU's and the host's pools are host memory")
+        self._files: dict[int, SlotFile] = {}
+        self._threads: list[_Stream] = []
+        in_memory = [i for i, rows in enumerate(layout.rows) if rows.tier != DISK]
+        total = sum(layout.rows[i].bytes for i in in_memory)
+        self._memory = HostMemory(total, "pools of the gpu and host tiers")
+        self._base = np.zeros(len(layout.rows), np.int64)
+        self._stride = np.array([rows.stride for rows in layout.rows], np.int64)
+        self._blocks = np.array([rows.blocks for rows in layout.rows], np.int64)
+        at = 0
+        for i in in_memory:
+            self._base[i], at = at, at + layout.rows[i].bytes
+        self._words = self._memory.array.view(np.int64)
+        self._progress = np.zeros(len(STREAMS), np.int64)
+        self._flags = np.zeros(1, np.int64)
+        self._mutexes = np.zeros(MUTEX_BYTES * (len(STREAMS) + 1), np.uint8)  # all zero: an open pthread mutex
+        try:
+            for i, rows in enumerate(layout.rows):
+                if rows.tier == DISK and rows.blocks > 0:
+                    self._files[i] = disk(check_storage(storage), rows)
+                    if self._files[i].note:
+                        self.report.note(self._files[i].note)
+            self._threads = [_Stream(self, i, name) for i, name in enumerate(STREAMS)]
+        except BaseException:
+            self.close()
+            raise
+
+    def done(self, stream: int) -> int:
+        """Rows that a stream has done in all."""
+        return int(reached(self._progress, self._mutexes.ctypes.data, stream))
+
+    def run(self, programs: Mapping[int, Program]) -> dict[int, Ran]:
+        """See `hw.device.Device`."""
+        if self._flags[FAILED]:
+            raise StreamStopped(5, "a stream has failed; nothing more is done before recover()")
+        for program in programs.values():
+            self._check(program)
+        for stream, program in programs.items():
+            self._threads[stream].give(program)
+        answers = {stream: self._threads[stream].answer() for stream in programs}
+        failures = [ran for ran in answers.values() if isinstance(ran, BaseException)]
+        if failures:
+            raise next((f for f in failures if not isinstance(f, StreamStopped)), failures[0])
+        for program in programs.values():
+            self._count(program)
+        return {stream: ran for stream, ran in answers.items() if isinstance(ran, Ran)}
+
+    def _check(self, program: Program) -> None:
+        """Nothing outside the pools is ever read or written."""
+        ops = program[:, OP]
+        moves = np.isin(ops, (COPY, DISK_WRITE, DISK_READ))
+        for pool, slot, rows in ((POOL_A, SLOT_A, moves | np.isin(ops, (STAMP, CHECK))), (POOL_B, SLOT_B, moves)):
+            pools, slots = program[rows, pool], program[rows, slot]
+            bad = (slots < 0) | (slots >= self._blocks[pools])
+            assert not bad.any(), f"slot {slots[bad][0]} of the {self.layout.rows[pools[bad][0]].name} does not exist"
+            long = program[rows, BYTES] > self._stride[pools]
+            assert not long.any(), f"{program[rows, BYTES][long][0]} bytes of a row of {self._stride[pools][long][0]}"
+
+    def _count(self, program: Program) -> None:
+        moved = program[np.isin(program[:, OP], (COPY, DISK_WRITE, DISK_READ))]
+        for a, b in {(int(row[POOL_A]), int(row[POOL_B])) for row in moved}:
+            size = int(moved[(moved[:, POOL_A] == a) & (moved[:, POOL_B] == b), BYTES].sum())
+            ends = f"{TIERS[self.layout.rows[a].tier]} to {TIERS[self.layout.rows[b].tier]}"
+            file = self._files.get(a) or self._files.get(b)
+            how = "memcpy" if file is None else "O_DIRECT" if file.direct else "buffered file"
+            self.report.count(f"{ends}: {how}", size)
+
+    def row(self, pool: int, slot: int) -> Any:
+        """A row of memory as bytes."""
+        first = int(self._base[pool] + slot * self._stride[pool])
+        return self._memory.view(first, int(self._stride[pool]))
+
+    def fill(self, pool: int, slot: int, seed: int) -> None:
+        """See `hw.device.Device`."""
+        fill(self.row(pool, slot)[: self.layout.rows[pool].size].view(np.int64), seed)
+
+    def first_wrong(self, pool: int, slot: int, seed: int, size: int) -> int:
+        """See `hw.device.Device`."""
+        if pool in self._files:
+            page = self._threads[0].page(int(self._stride[pool]))
+            self._files[pool].read(slot, page)
+            return int(first_wrong(page[:size].view(np.int64), seed))
+        return int(first_wrong(self.row(pool, slot)[:size].view(np.int64), seed))
+
+    def recover(self) -> None:
+        """See `hw.device.Device`."""
+        self._flags[FAILED] = 0
+        for thread in self._threads:
+            thread.catch_up()
+
+    def verify(self) -> None:
+        """The slot files are those that were made."""
+        for file in self._files.values():
+            file.verify()
+
+    def close(self) -> None:
+        """See `hw.device.Device`."""
+        self._flags[FAILED] = 1
+        for thread in self._threads:
+            thread.stop()
+        self._threads = []
+        for file in self._files.values():
+            file.close()
+        self._words = np.empty(0, np.int64)
+        self._memory.close()
+
+
+class _Stream:
+    """One thread that works off programs in order."""
+
+    def __init__(self, device: CpuDevice, number: int, name: str) -> None:
+        self._device, self._number, self._name = device, number, name
+        self._in: queue.SimpleQueue[Program | None] = queue.SimpleQueue()
+        self._out: queue.SimpleQueue[Ran | BaseException] = queue.SimpleQueue()
+        self._given = 0
+        self._scratch = np.zeros(2, np.int64)
+        self._page = np.empty(0, np.uint8)
+        self._thread = threading.Thread(target=self._work, name=f"kvtier {name}", daemon=True)
+        self._thread.start()
+
+    def give(self, program: Program) -> None:
+        self._given += len(program)
+        self._in.put(program)
+
+    def answer(self) -> Ran | BaseException:
+        return self._out.get()
+
+    def catch_up(self) -> None:
+        """Count what was given up as done, so that later tickets mean what they say."""
+        self._device._progress[self._number] = self._given
+
+    def stop(self) -> None:
+        self._in.put(None)
+        self._thread.join(timeout=10)
+
+    def page(self, size: int) -> Any:
+        if len(self._page) < size:
+            self._page = HostMemory(size, "bounce buffer").array
+        return self._page[:size]
+
+    def _work(self) -> None:
+        while (program := self._in.get()) is not None:
+            try:
+                self._out.put(self._run(program))
+            except BaseException as error:  # goes to whoever waits, and stops the other streams
+                self._device._flags[FAILED] = 1
+                self._out.put(error)
+
+    def _run(self, program: Program) -> Ran:
+        d = self._device
+        times, found = np.zeros((len(program), 2), np.int64), np.full(len(program), -1, np.int64)
+        is_disk = np.isin(program[:, OP], (DISK_WRITE, DISK_READ))
+        # stretches of rows for the compiled loop, and single rows for files
+        edges = np.unique(np.concatenate([[0, len(program)], np.flatnonzero(is_disk), np.flatnonzero(is_disk) + 1]))
+        for first, last in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
+            part = slice(first, last)
+            if is_disk[first]:
+                self._disk(program[first], times[first])
+            elif not run_rows(
+                program[part],
+                d._words,
+                d._memory.address,
+                d._base,
+                d._stride,
+                d._progress,
+                d._mutexes.ctypes.data,
+                d._flags,
+                self._number,
+                self._scratch,
+                self._scratch.ctypes.data,
+                times[part],
+                found[part],
+            ):
+                raise StreamStopped(5, f"the {self._name} stream stopped because another one failed")
+        return Ran(times * 1e-9, found)
+
+    def _disk(self, row: Any, times: Any) -> None:
+        d, op = self._device, int(row[OP])
+        if d._flags[FAILED]:
+            raise StreamStopped(5, f"the {self._name} stream stopped because another one failed")
+        memory, file = (POOL_A, POOL_B) if op == DISK_WRITE else (POOL_B, POOL_A)
+        slots = {POOL_A: int(row[SLOT_A]), POOL_B: int(row[SLOT_B])}
+        place = d.row(int(row[memory]), slots[memory])
+        times[0] = _now()
+        try:
+            move = d._files[int(row[file])]
+            (move.write if op == DISK_WRITE else move.read)(slots[file], place)
+        except HardwareError:
+            raise
+        except OSError as error:
+            raise classify(error, f"the {self._name} stream") from None
+        times[1] = _now()
+        publish(d._progress, d._mutexes.ctypes.data, self._number)
+
+
+def _now() -> int:
+    import time
+
+    return time.monotonic_ns()
+
+
+
