@@ -20,7 +20,8 @@ It measures nothing and times nothing. A machine is a YAML file; a preset and a 
     links:
       host:                                              GPU to host memory; also: disk (file to host memory, POSIX),
         h2d: {latency_s: ..., bandwidth_bytes_per_s: ..., table: [[bytes, bytes_per_s], ...], source: ...}
-        d2h: {...}                                       gds (file to GPU), nvlink (GPU to GPU), network (node to node)
+        d2h: {...}                                       gds (file to GPU), nvlink (GPU to GPU), network (node to
+                                                         node), host_batched (host, many copies handed over in one call)
         duplex_factor: ...                               share of its speed a direction keeps while the other works
         source: ...
 
@@ -39,7 +40,7 @@ from sim.models import nearest
 from sim.transfer import Link, LinkDirection
 
 PRESETS = Path(__file__).parent / "presets"
-LINKS = ("host", "disk", "gds", "nvlink", "network")
+LINKS = ("host", "disk", "gds", "nvlink", "network", "host_batched")
 NUMBER_FORMATS = ("bf16", "fp8", "fp4", "int8")
 DIRECTION_KEYS = {"latency_s", "bandwidth_bytes_per_s", "table", "start_s", "source"}
 

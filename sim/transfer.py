@@ -13,7 +13,7 @@ Below a table's first size a descriptor takes as long as the first one does; abo
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -92,6 +92,18 @@ def through_host(disk: LinkDirection, host: LinkDirection) -> LinkDirection:
     table = tuple((s, s / (descriptor_seconds(disk, s) + descriptor_seconds(host, s))) for s in sizes)
     duplex = min(disk.duplex_factor, host.duplex_factor)
     return LinkDirection(disk.latency_s + host.latency_s, rate, table, duplex, disk.start_s + host.start_s)
+
+
+def side_by_side(direction: LinkDirection, submitters: int, limit_bytes_per_s: float) -> LinkDirection:
+    """What `submitters` threads (or GPUs) reach together that each issue their own descriptors over this link: their
+    costs pass side by side, their bandwidths add, until the device behind them (drives, PCIe) is full."""
+    if submitters < 1:
+        raise ValueError(f"submitters is {submitters}; it must be at least 1")
+    if submitters == 1:
+        return direction
+    rate = min(submitters * direction.bandwidth_bytes_per_s, limit_bytes_per_s)
+    table = tuple((size, min(submitters * measured, limit_bytes_per_s)) for size, measured in direction.table)
+    return replace(direction, latency_s=direction.latency_s / submitters, bandwidth_bytes_per_s=rate, table=table)
 
 
 def link_params(direction: LinkDirection) -> LinkParams:

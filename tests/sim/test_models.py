@@ -12,7 +12,17 @@ LLAMA_CONFIG = yaml.safe_load(PRESETS.read_text())["llama-3.1-8b"]["config"]
 
 
 def test_the_presets_are_these():
-    assert model_names() == ["deepseek-r1", "gpt-oss-120b", "llama-3.1-70b", "llama-3.1-8b", "qwen3-32b"]
+    assert model_names() == [
+        "deepseek-r1",
+        "gpt-oss-120b",
+        "llama-3.1-70b",
+        "llama-3.1-8b",
+        "llama-3.2-1b",
+        "qwen2.5-0.5b",
+        "qwen2.5-7b",
+        "qwen3-32b",
+        "qwen3-8b",
+    ]
 
 
 @pytest.mark.parametrize("name", model_names())
@@ -30,6 +40,10 @@ def test_every_preset_names_the_source_of_its_figures(name: str):
         ("qwen3-32b", 32.8e9, 0.002),
         ("deepseek-r1", 671e9, 0.001),
         ("gpt-oss-120b", 116.83e9, 0.001),  # biases are left out
+        ("llama-3.2-1b", 1_235_814_400, 0),
+        ("qwen2.5-0.5b", 0.49e9, 0.01),
+        ("qwen2.5-7b", 7.61e9, 0.001),
+        ("qwen3-8b", 8.2e9, 0.002),
     ],
 )
 def test_parameters_are_the_published_ones(name: str, parameters: float, tolerance: float):

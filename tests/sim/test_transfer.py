@@ -14,6 +14,7 @@ from sim.transfer import (
     copy_seconds_c,
     descriptor_seconds,
     link_params,
+    side_by_side,
     through_host,
 )
 
@@ -134,3 +135,22 @@ def test_a_bounce_takes_both_legs_one_after_the_other():
 def test_an_impossible_link_is_refused(change: dict[str, object], message: str):
     with pytest.raises(ValueError, match=message):
         replace(LINE, **change)
+
+
+def test_submitters_add_up_until_the_device_behind_them_is_full():
+    assert side_by_side(LINE, 1, 10e9) == LINE
+    two = side_by_side(LINE, 2, 80e9)
+    assert (two.latency_s, two.bandwidth_bytes_per_s) == (2e-6, 80e9)
+    assert side_by_side(TABLE, 3, 1e9).table == ((1024, 3e8), (4096, 1e9), (8192, 1e9))
+    with pytest.raises(ValueError, match="submitters is 0; it must be at least 1"):
+        side_by_side(LINE, 0, 80e9)
+
+
+def test_batched_copies_step_up_at_28_kib_on_the_h100_only():
+    # vLLM pull request 42212, 100,000 pages a call: 24 KiB 6.9 GB/s, 28 KiB 44.1 GB/s
+    batched = load_hardware("h100-sxm").links["host_batched"].h2d
+    assert [kib * 1024 / descriptor_seconds(batched, kib * 1024) / 1e9 for kib in (24, 28)] == pytest.approx([
+        6.9,
+        44.1,
+    ])
+    assert "host_batched" not in load_hardware("l40s").links
