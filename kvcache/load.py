@@ -33,7 +33,7 @@ class Load(NamedTuple):
 
 def rows_of(requests: Requests) -> Rows:
     """The content columns, namespaces numbered by (salt, LoRA)."""
-    _, space = np.unique(np.stack([requests.salt, requests.lora]), axis=1, return_inverse=True)
+    _, space = np.unique((requests.salt.astype(np.int64) << 32) + requests.lora, return_inverse=True)
     nothing64, nothing32 = np.empty(0, np.int64), np.empty(0, np.int32)
     return Rows(
         requests.unit_tokens,
@@ -43,7 +43,7 @@ def rows_of(requests: Requests) -> Rows:
         requests.units,
         nothing64 if requests.output_offset is None else requests.output_offset,
         nothing32 if requests.output_units is None else requests.output_units,
-        np.ascontiguousarray(space.reshape(-1)).astype(np.int32),
+        space.astype(np.int32),
     )
 
 

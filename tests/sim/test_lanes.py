@@ -1,5 +1,7 @@
-"""Copies on their lanes, worked out by hand. An offload takes 3 s, an onboard 2 s, disk write 5 s, disk read 4 s; a copy
-inside the GPU 1 s, of which a partial one pays 0.1 s and 0.01 s a token (a partial onboard 0.2 s and 0.05 s a token).
+"""Copies on their lanes, worked out by hand.
+
+An offload takes 3 s, an onboard 2 s, a disk write 5 s, a disk read 4 s, a copy inside the GPU 1 s. Partial copies:
+inside the GPU 0.1 s and 0.01 s a token, from the host 0.2 s and 0.05 s a token.
 """
 
 import numpy as np

@@ -72,7 +72,7 @@ class TestOnPaper:
 
     def test_a_request_that_no_step_can_serve_ends_the_run_with_the_reason(self) -> None:
         requests = requests_of([0], [prompt(1, 9)], [1])
-        with pytest.raises(AssertionError, match="no step is possible at 0.000000 s"):
+        with pytest.raises(AssertionError, match=r"no step is possible at 0\.000000 s"):
             simulated(requests, Pool(WIDE, (2, 0)), step_cost(1))
 
 
