@@ -6,6 +6,7 @@ import numpy as np
 
 from experiments.pools import Plan
 from experiments.ready import Part, Ready
+from experiments.spec import Spec
 from kvcache.engine import Engine, Limits, make_engine, make_outcome
 from kvcache.load import longest_blocks, prepare
 from kvcache.tables import DISK_READ, DISK_WRITE, INTRA_COPY, OFFLOAD, ONBOARD, State
@@ -23,10 +24,17 @@ def engine_of(work: Ready, part: Part, *, events: bool = False) -> Engine:
         scheduler.max_batch_size,
         scheduler.max_num_tokens,
         scheduler.enable_chunked_prefill,
-        capacity_scheduler_policy=scheduler.capacity_scheduler_policy,
+        capacity_scheduler_policy=policy_of(work.spec),
     )
     positions = longest_blocks(part.requests, settings.tokens_per_block)
     return make_engine(state, load, make_outcome(len(part.requests)), limits, positions)
+
+
+def policy_of(spec: Spec) -> str:
+    """The engine's policy: TensorRT-LLM's capacity scheduler by its name, or vLLM's scheduler."""
+    if spec.profile.name == "vllm":
+        return "VLLM_ASYNC" if spec.profile.async_scheduling else "VLLM"
+    return spec.scheduler.capacity_scheduler_policy
 
 
 def lanes_of(work: Ready, state: State) -> Lanes:

@@ -55,7 +55,7 @@ def plan(spec: Spec, longest_tokens: int) -> Plan:
     counts = block_counts(
         shape,
         cache,
-        max(free, 1),
+        free if free > 0 else int(hardware.hbm_bytes),  # without room the GPU pool was given, and is not worked out here
         free_gpu_memory_fraction=min(cfg.free_gpu_memory_fraction, 0.999999),
         tokens_per_block=cfg.tokens_per_block,
         host_cache_size=int(cfg.host_cache_size or 0),
@@ -108,7 +108,23 @@ def _tiers(spec: Spec, gpu: int, host: int, block_bytes: int) -> tuple[int, ...]
         raise ValueError(
             f"the GPU pool holds {blocks[0]} blocks of {tpb} tokens; raise capacity.gpu_tokens or lower tokens_per_block"
         )
+    if spec.profile.name == "vllm":
+        return _vllm_tiers(blocks)
     return tuple(blocks) if blocks[2] > 0 else tuple(blocks[:2])
+
+
+def _vllm_tiers(blocks: list[int]) -> tuple[int, ...]:
+    """vLLM keeps one block for itself, the null block; a second tier is not modelled."""
+    if blocks[1] or blocks[2]:
+        raise ValueError(
+            "profile vllm has no host or disk tier (vLLM's offloading connectors are not modelled):"
+            " leave host_cache_size, host_tokens, host_blocks and the disk's out"
+        )
+    if blocks[0] < 2:
+        raise ValueError(
+            f"the GPU pool holds {blocks[0]} blocks and vLLM keeps one for itself; raise capacity.gpu_tokens"
+        )
+    return blocks[0] - 1, 0
 
 
 def _settings(spec: Spec) -> Settings:
@@ -119,7 +135,7 @@ def _settings(spec: Spec) -> Settings:
         secondary_offload_min_priority=cfg.offload_min_priority,
         cold_tier_offload_min_priority=0 if cold is None else cold,
         enable_block_reuse=cfg.enable_block_reuse,
-        enable_partial_reuse=cfg.enable_partial_reuse,
+        enable_partial_reuse=cfg.enable_partial_reuse and profile.name != "vllm",  # vLLM matches whole blocks
         copy_on_partial_reuse=cfg.copy_on_partial_reuse,
         evict_descendants=profile.evict_descendants,
         detached_first=profile.detached_first,
@@ -130,6 +146,10 @@ def _settings(spec: Spec) -> Settings:
 
 def _notes(spec: Spec, pools: tuple[Pool, ...]) -> tuple[str, ...]:
     notes = []
+    if spec.profile.name == "vllm":
+        if len(pools) > 1 or pools[0].sliding:
+            raise ValueError("profile vllm knows models with full attention only; use profile=trtllm for this model")
+        notes.append("profile vllm: one block of the pool is vLLM's null block and holds nothing")
     if len(pools) > 1 and spec.capacity.blocks("gpu", spec.kv_cache_config.tokens_per_block) is not None:
         notes.append("the model has several attention windows; capacity.* gives each of them a pool of that size")
     if len(pools[0].blocks) > 2 and spec.profile.name != "cascade":

@@ -22,18 +22,28 @@ PROFILES: dict[str, dict[str, Any]] = {
         "evict_descendants": False,
         "detached_first": False,
         "emptied_host_slot": "tail",
+        "async_scheduling": False,
     },
     "trtllm-2025": {
         "claim": "sequential",
         "evict_descendants": True,
         "detached_first": False,
         "emptied_host_slot": "tail",
+        "async_scheduling": False,
     },
     "cascade": {
         "claim": "batch",
         "evict_descendants": False,
         "detached_first": True,
         "emptied_host_slot": "front",
+        "async_scheduling": False,
+    },
+    "vllm": {
+        "claim": "sequential",
+        "evict_descendants": False,
+        "detached_first": False,
+        "emptied_host_slot": "tail",
+        "async_scheduling": True,
     },
 }
 """The switches each profile stands for; any of them can be set by itself."""
@@ -144,7 +154,9 @@ class Capacity(Section):
 class Profile(Section):
     """Whose rules are followed. The switches default to what the named profile does."""
 
-    name: Literal["trtllm", "trtllm-2025", "cascade"] = Field(default="trtllm", description="engine and version")
+    name: Literal["trtllm", "trtllm-2025", "cascade", "vllm"] = Field(
+        default="trtllm", description="engine and version"
+    )
     claim: Literal["batch", "sequential"] = Field(
         default="batch", description="claim matches of a whole batch first, or not"
     )
@@ -152,6 +164,9 @@ class Profile(Section):
     detached_first: bool = Field(default=False, description="blocks that can never match again are evicted first")
     emptied_host_slot: Literal["tail", "front"] = Field(
         default="tail", description="where a slot emptied by onboarding queues"
+    )
+    async_scheduling: bool = Field(
+        default=False, description="vllm: schedule a step while the one before it runs (its default since 0.14)"
     )
 
     @model_validator(mode="before")
@@ -246,7 +261,7 @@ class Spec(Section):
     model: str = Field(default="llama-3.1-8b", description="a model preset, or a YAML file or config.json")
     hardware: str = Field(default="h100-sxm", description="a hardware preset, or a YAML file such as a calibration")
     profile: Profile = Field(
-        default=Profile(), description="trtllm, trtllm-2025 or cascade, or {name: ..., switch: ...}"
+        default=Profile(), description="trtllm, trtllm-2025, cascade or vllm, or {name: ..., switch: ...}"
     )
     parallel: Parallel = Field(default=Parallel(), description="how the model is split")
     scheduler: Scheduler = Field(default=Scheduler(), description="who runs when")

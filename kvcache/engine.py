@@ -3,6 +3,7 @@
 `begin_step` is one iteration up to the forward pass, in TensorRT-LLM's order (capacity scheduler with pauses, micro-batch
 scheduler, `addSequenceBatch` for new requests, `addToken` for generating ones, expiry); `end_step` is what follows it
 (store context blocks, then store and release finished requests). Not modelled: beams, the overlap scheduler's extra delay.
+vLLM's iteration is another one, over the same tables: `kvcache.vllm_engine`.
 
     waiting --admitted, first chunk fits--> active: context --last chunk--> active: generating --last token--> done
        ^------------------------ paused (MAX_UTILIZATION): stored, released, resumed as a longer prompt
@@ -33,6 +34,7 @@ from kvcache.line import (
     STARVED,
     STEPS,
     TARGET,
+    VLLM,
     WAIT_HEAD,
     WAIT_TAIL,
     Engine,
@@ -55,6 +57,7 @@ from kvcache.tables import (
     W_SLIDING,
     W_TOKENS,
 )
+from kvcache.vllm_engine import vllm_begin, vllm_end
 
 __all__ = [
     "Engine",
@@ -202,6 +205,8 @@ def _plan(e: Engine) -> None:
 def begin_step(e: Engine, now_s: float) -> bool:
     """Schedule and allocate one step at `now_s`; its work is in `plan`, its copies in the state. False: nothing to do."""
     line, meter = e.line, e.line.meter
+    if line.limits[L_POLICY] >= VLLM:
+        return vllm_begin(e, now_s)
     e.state.tally[CLOCK_US] = int(now_s * 1e6)
     meter[N_KEYS] = 0
     meter[N_STARTED] = 0
@@ -228,6 +233,8 @@ def begin_step(e: Engine, now_s: float) -> bool:
 def end_step(e: Engine, now_s: float) -> int:
     """The step ended at `now_s`: tokens appear, context blocks are stored, finished requests leave. Returns the tokens made."""
     line, meter, made = e.line, e.line.meter, 0
+    if line.limits[L_POLICY] >= VLLM:
+        return vllm_end(e, now_s)
     e.state.tally[CLOCK_US] = int(now_s * 1e6)
     for i in range(meter[N_ACTIVE]):
         seq = int(line.active[i])

@@ -14,11 +14,11 @@ from kvcache.tables import C_TOKENS_PER_BLOCK, Array, State
 
 # Entries of `limits`.
 L_BATCH, L_TOKENS, L_CHUNKED, L_UNIT, L_POLICY = range(5)
-POLICIES = ("GUARANTEED_NO_EVICT", "MAX_UTILIZATION", "STATIC_BATCH")
-NO_EVICT, MAX_UTILIZATION, STATIC_BATCH = range(3)
-# Entries of `meter`.
-WAIT_HEAD, WAIT_TAIL, N_ACTIVE, N_FREE_ROWS, N_STARTED, N_KEYS, STARVED, STEPS, PAUSES = range(9)
-METERS = 9
+POLICIES = ("GUARANTEED_NO_EVICT", "MAX_UTILIZATION", "STATIC_BATCH", "VLLM", "VLLM_ASYNC")
+NO_EVICT, MAX_UTILIZATION, STATIC_BATCH, VLLM, VLLM_ASYNC = range(5)
+# Entries of `meter`. N_FLIGHT and the one after it (`kvcache.vllm_engine`): who makes a token in this step, in the next.
+WAIT_HEAD, WAIT_TAIL, N_ACTIVE, N_FREE_ROWS, N_STARTED, N_KEYS, STARVED, STEPS, PAUSES, N_FLIGHT = range(10)
+METERS = 11
 # Columns of `rows`.
 REQUEST, POSITION, TARGET, GENERATED, GENERATING = range(5)
 # Entries of `plan`: the step's work, in the units of `sim.cost.step_seconds_windowed`.
@@ -42,13 +42,13 @@ class Line(NamedTuple):
     rows: Array  # int64[sequence row, 5]: request, prompt tokens computed, end of this step's chunk, tokens
     # generated (those before a pause too), 1 once the prompt is done
     free_rows: Array  # int32[max_batch_size]: a stack
-    batch: Array  # int64[3, max_batch_size]: requests to start, their rows, their reused tokens
+    batch: Array  # int64[4, max_batch_size]: requests to start, their rows, their reused tokens
     chunk: Array  # int64[max_batch_size]: where the first chunk of each request to start ends, in prompt tokens
     keys: Array  # int32[2 * max_batch_size]: first new blocks that somebody computes in this step
     available: Array  # int64[window]
     skipped: Array  # int32: requests passed over in this step
     meter: Array  # int64[METERS]
-    plan: Array  # float64[PLAN]
+    plan: Array  # float64[2 * PLAN]: the step that runs; the one after it, where that is scheduled already
     limits: Array  # int64[5]
 
 
@@ -103,13 +103,13 @@ def make_engine(state: State, load: Load, outcome: Outcome, limits: Limits, posi
         active=np.zeros(rows, np.int32),
         rows=np.zeros((rows, 5), np.int64),
         free_rows=np.arange(rows - 1, -1, -1, dtype=np.int32),
-        batch=np.zeros((3, rows), np.int64),
+        batch=np.zeros((4, rows), np.int64),
         chunk=np.zeros(rows, np.int64),
         keys=np.zeros(2 * rows, np.int32),
         available=np.zeros(windows, np.int64),
         skipped=np.zeros(len(load.prompt) + 1, np.int32),
         meter=np.zeros(METERS, np.int64),
-        plan=np.zeros(PLAN),
+        plan=np.zeros(2 * PLAN),
         limits=np.array([rows, limits.max_num_tokens, limits.enable_chunked_prefill, unit, policy], np.int64),
     )
     line.meter[N_FREE_ROWS] = rows

@@ -130,7 +130,7 @@ def test_unknown_setting_suggests_the_bare_name(tmp_path: Path) -> None:
         ("secondary_offload_min_priority=101", "is 101; it must be at most 100"),
         ("secondary_offload_min_priority=-1", "is -1; it must be at least 0"),
         ("free_gpu_memory_fraction=1.5", "kv_cache_config.free_gpu_memory_fraction is 1.5; it must be at most 1"),
-        ("profile=vllm", "profile.name is 'vllm'; it must be 'trtllm', 'trtllm-2025' or 'cascade'"),
+        ("profile=sglang", "profile.name is 'sglang'; it must be 'trtllm', 'trtllm-2025', 'cascade' or 'vllm'"),
         ("capacity_scheduler_policy=FIFO", "it must be 'GUARANTEED_NO_EVICT', 'MAX_UTILIZATION' or 'STATIC_BATCH'"),
         ("rate_scale=0", "workload.rate_scale is 0; it must be above 0"),
         ("host_cache_size=40XB", "it must be 0 bytes or more, as 1000000 or 40GiB"),
