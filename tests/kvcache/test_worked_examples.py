@@ -354,6 +354,14 @@ class TestPartialMatches:
         assert copies(manager) == [("copy", 0, 3, 2)]
         assert gpu(manager) == [4, 5, 2, 1, 0]
 
+    def test_a_copied_inner_block_that_a_later_request_matches_whole_is_not_freed(self) -> None:
+        manager = new(8)
+        run(manager, 0, list(range(9)))
+        manager.add_sequence_batch([CacheRequest(1, [0, 1, 9, 9]), CacheRequest(2, list(range(9)))])
+        manager.check()
+        assert (manager.block_ids(1), manager.block_ids(2)) == ([3], [0, 1, 4])
+        assert gpu(manager) == [5, 6, 7, 2]
+
     def test_of_equal_matches_the_child_that_entered_the_tree_last_is_taken(self) -> None:
         manager = new(8)
         manager.add_sequence_batch([CacheRequest(0, [1, 2, 3, 3, 0]), CacheRequest(1, [1, 2, 4, 4, 0])])
