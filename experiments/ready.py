@@ -41,7 +41,7 @@ def ready(spec: Spec, requests: Requests, *, timing: bool) -> Ready:
     the_plan = plan(spec, longest_tokens(requests))
     requests, more = servable(spec, requests, the_plan)
     if timing:
-        check_timed(spec, the_plan)
+        check_timed(spec, requests, the_plan)
     notes = [*notes, *more, *the_plan.notes]
     if requests.unit_tokens > 1 and spec.kv_cache_config.tokens_per_block < requests.unit_tokens:
         notes.append(
@@ -136,10 +136,17 @@ def _limited(spec: Spec, requests: Requests, limit: int, what: str) -> tuple[Req
     return cut, [f"truncated {len(over)} requests longer than {what} (too_long=truncate)"]
 
 
-def check_timed(spec: Spec, the_plan: Plan) -> None:
+def check_timed(spec: Spec, requests: Requests, the_plan: Plan) -> None:
+    """Refuse settings under which some request could never run."""
     tpb, tokens = the_plan.settings.tokens_per_block, spec.scheduler.max_num_tokens
     if tokens < spec.scheduler.max_batch_size + tpb:
         raise ValueError(
             f"scheduler.max_num_tokens is {tokens}; it must be at least max_batch_size + tokens_per_block"
             f" ({spec.scheduler.max_batch_size} + {tpb}), or prefill could starve"
+        )
+    longest = int(requests.prompt_tokens.max(initial=0))
+    if not spec.scheduler.enable_chunked_prefill and longest > tokens:
+        raise ValueError(
+            f"scheduler.enable_chunked_prefill is false and scheduler.max_num_tokens is {tokens}; the longest prompt has"
+            f" {longest} tokens and would never run: raise max_num_tokens or leave chunking on"
         )

@@ -135,7 +135,7 @@ def rows(requests: Requests) -> Iterator[str]:
             f"timed, {name}: {took:.2f} CPU s for {row['makespan_s']:.0f} s simulated,"
             f" {row['makespan_s'] / took:.0f} x real time; {row['steps']:,} steps"
         )
-    yield f"second start of `kvtier replay`: {second_start_s():.2f} s for 1000 requests, {second_start_s(True):.2f} s for help"
+    yield f"second start of kvtier: {second_start_s():.2f} s for 1000 requests, {second_start_s(True):.2f} s for help"
 
 
 def memory_gib(tokens_per_block: int) -> float:
