@@ -82,6 +82,7 @@ SHOWS = (
 
 def demo(out: Path) -> None:
     """Run everything and print the explanations and what was written. Results go below `out`."""
+    out.mkdir(parents=True, exist_ok=True)  # a place that cannot be written to fails here
     trace, spec = REPLAY
     console.heading("Three minutes of chat and agents, Llama-3.1-8B: what one run tells")
     row = replayed(Trace(trace), spec, [], timing=True)  # compiles, so that the processes of the sweeps need not
