@@ -46,7 +46,7 @@ SHOWS = (
         "One hour of a chat service, Llama-3.1-70B: which blocks are worth their copy to host memory?",
         "mooncake_conversation",
         "mooncake_hour",
-        (f"{BLOCKS}=512,1024", f"{THRESHOLDS}=0:100:10"),
+        (f"{BLOCKS}=512,1024", f"{THRESHOLDS}=0:100:20"),
     ),
     Show(
         "blocks",
