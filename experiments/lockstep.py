@@ -117,7 +117,8 @@ def _row(copy: Array) -> str:
 class Replayed:
     """One pass over real memory."""
 
-    seconds: list[float] = field(default_factory=list)  # by transfer
+    seconds: list[float] = field(default_factory=list)  # by transfer: spent on its copies
+    clock_s: list[float] = field(default_factory=list)  # by transfer: the same on the clock
     span_s: list[float] = field(default_factory=list)  # by step that copies
     moves: int = 0
     checks: int = 0
@@ -159,6 +160,7 @@ def replay(
             break
         times = worker.copies(commands)
         result.seconds += [moved.seconds for moved in times.moved]
+        result.clock_s += [moved.clock_s for moved in times.moved]
         if times.moved:
             result.span_s.append(times.span_s)
         worker.kernels()

@@ -10,14 +10,16 @@ works without Python's lock, and threads wait for each other's tickets only. Dis
 
 import queue
 import threading
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hw.device import STREAMS, Ran, Report
-from hw.disk import SlotFile, check_storage
+from hw.disk import SlotFile, aligned, check_storage
 from hw.errors import HardwareError, StreamStopped, classify
 from hw.memory import DISK, TIERS, HostMemory, Layout
 from hw.program import (
@@ -28,12 +30,16 @@ from hw.program import (
     DISK_WRITE,
     FAILED,
     MUTEX_BYTES,
+    END,
     OP,
     POOL_A,
     POOL_B,
+    RAN,
+    SEED,
     SLOT_A,
     SLOT_B,
     STAMP,
+    START,
     Program,
     fill,
     first_wrong,
@@ -43,6 +49,7 @@ from hw.program import (
 )
 
 Disk = Callable[[Path, Any], SlotFile]
+Page = Callable[[int], NDArray[np.uint8]]
 
 
 class CpuDevice:
@@ -65,6 +72,7 @@ class CpuDevice:
         self._words = self._memory.array.view(np.int64)
         self._progress = np.zeros(len(STREAMS), np.int64)
         self._flags = np.zeros(1, np.int64)
+        self._page = _bounce()
         self._mutexes = np.zeros(MUTEX_BYTES * (len(STREAMS) + 1), np.uint8)  # all zero: an open pthread mutex
         try:
             for i, rows in enumerate(layout.rows):
@@ -129,10 +137,14 @@ class CpuDevice:
     def first_wrong(self, pool: int, slot: int, seed: int, size: int) -> int:
         """See `hw.device.Device`."""
         if pool in self._files:
-            page = self._threads[0].page(int(self._stride[pool]))
-            self._files[pool].read(slot, page)
-            return int(first_wrong(page[:size].view(np.int64), seed))
+            return self.wrong_in_file(pool, slot, seed, size, self._page)
         return int(first_wrong(self.row(pool, slot)[:size].view(np.int64), seed))
+
+    def wrong_in_file(self, pool: int, slot: int, seed: int, size: int, buffer: Page) -> int:
+        """`first_wrong` for a row of a file, read back through `buffer`."""
+        page = buffer(int(self._stride[pool]))
+        self._files[pool].read(slot, page)
+        return int(first_wrong(page[:size].view(np.int64), seed))
 
     def recover(self) -> None:
         """See `hw.device.Device`."""
@@ -166,7 +178,7 @@ class _Stream:
         self._out: queue.SimpleQueue[Ran | BaseException] = queue.SimpleQueue()
         self._given = 0
         self._scratch = np.zeros(2, np.int64)
-        self._page = np.empty(0, np.uint8)
+        self.page = _bounce()
         self._thread = threading.Thread(target=self._work, name=f"kvtier {name}", daemon=True)
         self._thread.start()
 
@@ -185,11 +197,6 @@ class _Stream:
         self._in.put(None)
         self._thread.join(timeout=10)
 
-    def page(self, size: int) -> Any:
-        if len(self._page) < size:
-            self._page = HostMemory(size, "bounce buffer").array
-        return self._page[:size]
-
     def _work(self) -> None:
         while (program := self._in.get()) is not None:
             try:
@@ -200,14 +207,15 @@ class _Stream:
 
     def _run(self, program: Program) -> Ran:
         d = self._device
-        times, found = np.zeros((len(program), 2), np.int64), np.full(len(program), -1, np.int64)
+        times, found = np.zeros((len(program), 3), np.int64), np.full(len(program), -1, np.int64)
         is_disk = np.isin(program[:, OP], (DISK_WRITE, DISK_READ))
+        is_disk |= (program[:, OP] == CHECK) & np.isin(program[:, POOL_A], list(d._files))
         # stretches of rows for the compiled loop, and single rows for files
         edges = np.unique(np.concatenate([[0, len(program)], np.flatnonzero(is_disk), np.flatnonzero(is_disk) + 1]))
         for first, last in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
             part = slice(first, last)
             if is_disk[first]:
-                self._disk(program[first], times[first])
+                self._disk(program[first], times[first], found[first : first + 1])
             elif not run_rows(
                 program[part],
                 d._words,
@@ -224,31 +232,40 @@ class _Stream:
                 found[part],
             ):
                 raise StreamStopped(5, f"the {self._name} stream stopped because another one failed")
-        return Ran(times * 1e-9, found)
+        return Ran(times[:, :2] * 1e-9, times[:, RAN] * 1e-9, found)
 
-    def _disk(self, row: Any, times: Any) -> None:
+    def _disk(self, row: Any, times: Any, found: Any) -> None:
         d, op = self._device, int(row[OP])
         if d._flags[FAILED]:
             raise StreamStopped(5, f"the {self._name} stream stopped because another one failed")
-        memory, file = (POOL_A, POOL_B) if op == DISK_WRITE else (POOL_B, POOL_A)
-        slots = {POOL_A: int(row[SLOT_A]), POOL_B: int(row[SLOT_B])}
-        place = d.row(int(row[memory]), slots[memory])
-        times[0] = _now()
+        times[START] = _now()
         try:
-            move = d._files[int(row[file])]
-            (move.write if op == DISK_WRITE else move.read)(slots[file], place)
+            if op == CHECK:
+                found[0] = d.wrong_in_file(int(row[POOL_A]), int(row[SLOT_A]), int(row[SEED]), int(row[BYTES]), self.page)
+            elif op == DISK_WRITE:
+                d._files[int(row[POOL_B])].write(int(row[SLOT_B]), d.row(int(row[POOL_A]), int(row[SLOT_A])))
+            else:
+                d._files[int(row[POOL_A])].read(int(row[SLOT_A]), d.row(int(row[POOL_B]), int(row[SLOT_B])))
         except HardwareError:
             raise
         except OSError as error:
             raise classify(error, f"the {self._name} stream") from None
-        times[1] = _now()
+        times[END] = _now()
+        times[RAN] = times[END] - times[START]
         publish(d._progress, d._mutexes.ctypes.data, self._number)
 
 
+def _bounce() -> Page:
+    """A page-aligned buffer that grows when it has to."""
+    kept: list[NDArray[np.uint8]] = []
+
+    def page(size: int) -> NDArray[np.uint8]:
+        if not kept or len(kept[-1]) < size:
+            kept[:] = [aligned(size)]
+        return kept[-1][:size]
+
+    return page
+
+
 def _now() -> int:
-    import time
-
     return time.monotonic_ns()
-
-
-

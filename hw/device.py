@@ -24,6 +24,7 @@ class Ran(NamedTuple):
     """What became of one stream's program."""
 
     times_s: NDArray[np.float64]  # [row, 2]: start and end; NaN where the device keeps no time for the row
+    spent_s: NDArray[np.float64]  # [row]: what a copy itself took; on the cpu device, while its thread ran
     found: NDArray[np.int64]  # per row: first wrong byte of a CHECK, -1 = none
 
 

@@ -68,6 +68,11 @@ class SlotFile:
         os.close(self._fd)
         self._fd = fd
 
+    @property
+    def fileno(self) -> int:
+        """The open file."""
+        return self._fd
+
     def write(self, slot: int, row: NDArray[np.uint8]) -> None:
         """A whole row, padding included, from 4 KiB-aligned memory."""
         offset, done = slot * self.rows.stride, 0

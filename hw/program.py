@@ -58,13 +58,15 @@ else:  # the same loops as ordinary Python
 
     _unlock = _lock
 
-MONOTONIC = 1
+MONOTONIC, THREAD_CPU = 1, 3
+START, END, RAN = range(3)
+"""Columns of times, ns: start and end on the clock, and how long the thread ran in between (copies only)."""
 MUTEX_BYTES = 128
 
 
 @njit(nogil=True, cache=True)
-def _now(scratch: Any, address: int) -> int:
-    _clock(MONOTONIC, address)
+def _now(kind: int, scratch: Any, address: int) -> int:
+    _clock(kind, address)
     return int(scratch[0] * 1_000_000_000 + scratch[1])
 
 
@@ -127,7 +129,7 @@ def run_rows(
     times: Any,
     found: Any,
 ) -> bool:
-    """Work off `program` on stream `me`; start and end of each row go to `times` (ns), what a CHECK found to `found`.
+    """Work off `program` on stream `me`; its times go to `times`, what a CHECK found to `found`.
 
     `words` is the whole memory, which begins at address `memory`; pools lie `base` bytes into it. False: given up because
     a stream has failed.
@@ -135,10 +137,12 @@ def run_rows(
     for i in range(len(program)):
         op, size = program[i, OP], program[i, BYTES]
         a = base[program[i, POOL_A]] + program[i, SLOT_A] * stride[program[i, POOL_A]]
-        times[i, 0] = _now(scratch, clock)
+        times[i, START] = _now(MONOTONIC, scratch, clock)
         if op == COPY:
             b = base[program[i, POOL_B]] + program[i, SLOT_B] * stride[program[i, POOL_B]]
+            before = _now(THREAD_CPU, scratch, clock)
             _memcpy(memory + b, memory + a, size)
+            times[i, RAN] = _now(THREAD_CPU, scratch, clock) - before
         elif op == WAIT:
             while reached(done, mutexes, program[i, POOL_A]) < program[i, SLOT_A]:
                 if flags[FAILED]:
@@ -149,8 +153,8 @@ def run_rows(
         elif op == CHECK:
             found[i] = first_wrong(words[a // 8 : (a + size) // 8], program[i, SEED])
         elif op == DELAY:
-            while _now(scratch, clock) < times[i, 0] + size:
+            while _now(MONOTONIC, scratch, clock) < times[i, START] + size:
                 _yield()
-        times[i, 1] = _now(scratch, clock)
+        times[i, END] = _now(MONOTONIC, scratch, clock)
         publish(done, mutexes, me)
     return True

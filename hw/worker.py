@@ -8,6 +8,7 @@ move the destination is compared, and when a request starts, so is every block i
 from typing import Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hw.device import Device
 from hw.memory import GPU
@@ -29,14 +30,15 @@ class Moved(NamedTuple):
     kind: int
     blocks: int
     bytes: int
-    seconds: float  # the stream worked on them, waits for others left out
+    seconds: float  # spent on them (`Ran.spent_s`), waits for others left out
+    clock_s: float  # the same from start to end of each copy, on the clock
 
 
 class StepTimes(NamedTuple):
     """What one step's copies took."""
 
     moved: tuple[Moved, ...]
-    span_s: float  # from the first row that copied, or waited, to the end of the last copy
+    span_s: float  # on the clock, from the start of the first copy to the end of the last
 
 
 class Worker:
@@ -61,20 +63,21 @@ class Worker:
         ran = self.mover.run()
         self.moves += len(commands.copies)
         self.checks += self.mover.checks
-        seconds = np.zeros(len(commands.copies))
+        seconds, clock = np.zeros(len(commands.copies)), np.zeros(len(commands.copies))
         first, last = np.inf, 0.0
         for program, times in ran.values():
             moves = np.isin(program[:, OP], MOVES)
-            spent = times.times_s[moves, 1] - times.times_s[moves, 0]
-            np.add.at(seconds, program[moves, ORIGIN], spent)
-            begun = np.flatnonzero(program[:, OP] != 4)  # behind the gate's marks
-            first = min(first, float(times.times_s[moves, 0].min())) if len(begun) else first
+            np.add.at(seconds, program[moves, ORIGIN], times.spent_s[moves])
+            np.add.at(clock, program[moves, ORIGIN], times.times_s[moves, 1] - times.times_s[moves, 0])
+            first = min(first, float(times.times_s[moves, 0].min()))
             last = max(last, float(times.times_s[moves, 1].max()))
         if self._check == "end":
             self._compare(commands)
-        return StepTimes(self._moved(commands, seconds), max(0.0, last - first))
+        return StepTimes(self._moved(commands, seconds, clock), max(0.0, last - first))
 
-    def _moved(self, commands: Commands, seconds: np.ndarray[tuple[int], np.dtype[np.float64]]) -> tuple[Moved, ...]:
+    def _moved(
+        self, commands: Commands, seconds: NDArray[np.float64], clock: NDArray[np.float64]
+    ) -> tuple[Moved, ...]:
         layout, moved = self.device.layout, []
         for kind in range(len(KINDS)):
             mine = commands.copies[:, 0] == kind
@@ -83,7 +86,7 @@ class Worker:
             size = 0
             for window, tokens in commands.copies[mine][:, [1, 4]].tolist():
                 size += sum(layout.part_bytes(pool, tokens) for pool in layout.parts[window, GPU])
-            moved.append(Moved(kind, int(mine.sum()), size, float(seconds[mine].sum())))
+            moved.append(Moved(kind, int(mine.sum()), size, float(seconds[mine].sum()), float(clock[mine].sum())))
         return tuple(moved)
 
     def _compare(self, commands: Commands) -> None:
