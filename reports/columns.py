@@ -122,9 +122,7 @@ def column(name: str) -> Column:
     if stem is not None:
         return Column(f"priority {name.removeprefix(stem)} {BY_PRIORITY[stem]}", "blocks")
     if name.startswith("retention.") and last == "priority":
-        return Column(
-            f"priority of rule {name.split('.')[1]}", "0 to 100", short=f"rule {name.split('.')[1]} priority"
-        )
+        return Column(f"priority of rule {name.split('.')[1]}", "0 to 100", short=f"rule {name.split('.')[1]} priority")
     kind, _, rest = name.partition("_")
     if kind in TIMES and rest.endswith("_s"):
         return Column(f"{TIMES[kind]}, {rest.removesuffix('_s')}", "s" if kind != "tpot" else "ms", _time_divisor(kind))
