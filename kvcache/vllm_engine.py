@@ -191,7 +191,7 @@ def _schedule_running(e: Engine, budget: int) -> tuple[int, bool]:
 
 @loop
 def _cached_blocks(e: Engine, r: int, known: int) -> tuple[int, int]:
-    """Leading full blocks, short of the last token, that hold the content of request r; how many of them nobody uses."""
+    """Leading full blocks, short of the last token, that hold request r's content; how many of them nobody uses."""
     s, cached, unused = e.state, 0, 0
     first = int(e.load.key_offset[r])
     if not s.conf[C_REUSE]:
