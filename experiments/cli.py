@@ -13,6 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from experiments import options as o
+from experiments import quick
 
 
 class Commands(TyperGroup):
@@ -258,6 +259,90 @@ def conform(
     results = conformed(paths, level)
     show(results, json)
     if failures(results):
+        raise typer.Exit(1)
+
+
+app.command()(quick.size)
+app.command()(quick.breakeven)
+app.command()(quick.xfer)
+app.command()(quick.figures)
+
+
+@app.command()
+def doctor(
+    storage: Annotated[Path, typer.Option(metavar="DIR", help="Where slot files would lie.")] = Path(),
+    json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+) -> None:
+    """Show what this machine has for moving KV cache, which path bytes would take, and what to fix. Changes nothing.
+
+    Example: [bold]kvtier doctor --storage /mnt/nvme[/bold]
+    """
+    from experiments.doctor import as_json, examine, lines
+
+    facts = examine(storage)
+    typer.echo(as_json(facts) if json else "\n".join(lines(facts)))
+
+
+@app.command()
+def calibrate(
+    out: Annotated[Path, typer.Option(metavar="FILE.yaml", help="The hardware file; samples go beside it.")],
+    device: o.Device = "cpu",
+    storage: o.Storage = None,
+    base: Annotated[str, typer.Option(help="Preset for what is not measured, such as FLOPs.")] = "h100-sxm",
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer sizes and repeats, under 40 seconds.")] = False,
+) -> None:
+    """Measure copies and files on this machine and write a hardware file for simulations. Goes on where it was stopped.
+
+    Example: [bold]kvtier calibrate --device cuda:0 --storage /mnt/nvme --out profile.yaml[/bold]
+    """
+    from experiments.calibrate import calibrate as calibrated
+
+    for line in calibrated(device, storage, out, quick=quick, base=base):
+        typer.echo(line)
+
+
+@app.command()
+def validate(
+    trace: o.TraceName,
+    device: o.Device = "cpu",
+    profile: Annotated[str | None, typer.Option(metavar="FILE.yaml", help="What calibrate wrote here.")] = None,
+    storage: o.Storage = None,
+    mode: Annotated[str, typer.Option(help="lockstep: same decisions, times compared; live; both.")] = "lockstep",
+    repeats: Annotated[int, typer.Option(min=1, help="Passes in lockstep; they show the noise.")] = 3,
+    check: Annotated[str, typer.Option(help="Compare bytes after each copy (each) or each step (end).")] = "end",
+    speed: Annotated[float, typer.Option(min=1, help="Live: kernels and idle time run so much faster.")] = 1000,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Figures, transfers and a picture go here.")] = None,
+    spec: o.SpecFile = None,
+    set_: o.Settings = None,
+    gpu_tokens: o.GpuTokens = None,
+    gpu_blocks: o.GpuBlocks = None,
+    host_tokens: o.HostTokens = None,
+    host_blocks: o.HostBlocks = None,
+    disk_tokens: o.DiskTokens = None,
+    format: o.Format = None,
+    trace_block_size: o.BlockSize = None,
+    time_unit: o.TimeUnit = None,
+    default_output: o.DefaultOutput = None,
+    skip_bad_lines: o.SkipBadLines = False,
+    strict: o.Strict = False,
+    limit: o.Limit = None,
+) -> None:
+    """Make a simulated run on real memory: are decisions the same, are the bytes right, how far off are the times?
+
+    Exit code 1 if decisions or bytes differ.
+    Example: [bold]kvtier validate mooncake_arxiv_first1000 --profile profile.yaml --gpu-tokens 131072 \
+--host-tokens 262144 --set tokens_per_block=8 --set dtype=fp8 --set parallel.tensor_parallel_size=8[/bold]
+    """
+    from experiments.replay import Pools
+    from experiments.validate import validated
+
+    pools = Pools(gpu_tokens, gpu_blocks, host_tokens, host_blocks, disk_tokens)
+    source = _trace(trace, format, trace_block_size, time_unit, default_output, skip_bad_lines, strict, limit)
+    settings = [*(set_ or []), *pools.settings()]
+    lines, failed = validated(source, spec, settings, device, profile, storage, mode, repeats, check, speed, out)
+    for line in lines:
+        typer.echo(line)
+    if failed:
         raise typer.Exit(1)
 
 

@@ -44,3 +44,6 @@ GpuBlocks = Annotated[str | None, Option(metavar="N", help="GPU pool, blocks.", 
 HostTokens = Annotated[str | None, Option(metavar="N", help="Host pool, tokens.", rich_help_panel=POOLS)]
 HostBlocks = Annotated[str | None, Option(metavar="N", help="Host pool, blocks.", rich_help_panel=POOLS)]
 DiskTokens = Annotated[str | None, Option(metavar="N", help="Disk tier, tokens (cascade).", rich_help_panel=POOLS)]
+
+Device = Annotated[str, Option(help="cpu (host memory stands in for the GPU's) or cuda:0.")]
+Storage = Annotated[Path | None, Option(metavar="DIR", help="Where slot files of the disk tier lie.")]

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hw.device import Device
+from hw.device import COMPUTE, Device
 from hw.memory import GPU
 from hw.mover import KINDS, ROUTES, Mover
 from hw.ordering import RULES
@@ -53,6 +53,7 @@ class Worker:
         self.stamps = Stamps(device.layout)
         self.mover = Mover(device, self.stamps, check=check == "each", rules=rules)
         self.moves = self.checks = self.hits_checked = 0
+        self.last_kernels_s = 0.0
         self._check = check
 
     def copies(self, commands: Commands, *, gate: bool = True) -> StepTimes:
@@ -111,14 +112,16 @@ class Worker:
             if byte >= 0:
                 raise self.stamps.wrong(place, pool, byte, after)
 
-    def kernels(self, seconds: float = 0.0) -> float:
-        """Compute the step that was begun: fill its blocks, wait `seconds`; returns the seconds it took."""
+    def kernels(self, seconds: float = 0.0) -> None:
+        """Compute the step that was begun: fill its blocks, then wait `seconds`; `last_kernels_s` is what the wait took."""
         if self._check != "none":
             self._check_found()
         self.mover.kernels(self._computed(), seconds=seconds)
         ran = self.mover.run()
-        times = [ran[0][1].times_s] if 0 in ran else []
-        return float(times[0][-1, 1] - times[0][0, 0]) if times else 0.0
+        self.last_kernels_s = 0.0
+        if seconds > 0:
+            times = ran[COMPUTE][1].times_s
+            self.last_kernels_s = float(times[-1, 1] - times[-1, 0])
 
     def _computed(self) -> list[tuple[int, int, int]]:
         """(window, GPU slot, key node) of every block that the step writes to for the first time."""

@@ -1,0 +1,265 @@
+"""Validation: the run that the simulator predicts, made on real memory; how far off the prediction was, as numbers.
+
+Lockstep makes the simulator's calls to fresh policy objects: decisions must be the same, times are compared. Live lets the
+device's clock decide what comes next: hit rates, first-token times and traffic are compared. Exit code 1 where decisions
+or bytes differ; times outside the bounds are a verdict, not a failure.
+"""
+
+import json
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+
+from experiments.live import live
+from experiments.load import load
+from experiments.lockstep import Recording, Replayed, record, replay, transfers
+from experiments.progress import progress
+from experiments.ready import Ready, ready
+from experiments.trace import Trace
+from experiments.version import kvtier_version
+from hw.device import Report, open_device
+from hw.memory import Layout
+from hw.mover import KINDS
+from hw.stamps import WrongBytes
+from hw.worker import Check
+from kvcache.tables import Array
+from reports.files import written
+
+TOO_NOISY = "too noisy to judge"
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What counts as agreement. Noise is judged by how far repeats of the same transfers lie apart."""
+
+    total: float = 0.15  # |predicted / measured - 1| of all transfers' seconds
+    transfer: float = 0.25  # mean of the same over transfers
+    repeat_total: float = 0.10  # (largest - smallest) / median of the repeats' totals
+    repeat_transfer: float = 0.25  # the same by transfer, median
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to validate."""
+
+    device: str
+    profile: str | None = None
+    storage: Path | None = None
+    mode: Literal["lockstep", "live", "both"] = "lockstep"
+    repeats: int = 3
+    check: Check = "end"
+    speed: float = 1000.0
+    bounds: Bounds = Bounds()
+
+
+@dataclass
+class Result:
+    """All figures, plain; `failed`: decisions or bytes differed."""
+
+    figures: dict[str, Any]
+    lines: list[str]
+    failed: bool
+    transfers: pd.DataFrame
+
+
+def validate(trace: Trace, spec: str | None, settings: list[str], options: Options) -> Result:
+    """Predict, run, compare."""
+    given = [*settings, *([f"hardware={options.profile}"] if options.profile else [])]
+    checked, notes = load(spec, given)
+    if checked.workload.workers != 1:
+        raise ValueError(f"workload.workers is {checked.workload.workers}; validation drives one worker")
+    work = ready(checked, trace.requests(), timing=True)
+    layout = Layout(work.plan.pools, work.plan.copy_bytes, work.plan.settings.tokens_per_block)
+    recording = record(work)
+    if recording.copies == 0 and options.mode != "live":
+        raise ValueError("this run copies nothing: there is nothing to compare; lower capacity.gpu_tokens")
+    result = Result(_head(trace, work, recording, options, layout), [], False, pd.DataFrame())
+    if options.mode in {"lockstep", "both"}:
+        _lockstep(work, recording, layout, options, result)
+    if options.mode in {"live", "both"} and not result.failed:
+        with closing(open_device(options.device, layout, options.storage)) as device, progress("requests") as report:
+            result.figures["live"], more = live(work, recording, device, options.speed, options.check, report)
+        result.lines += more
+    result.lines += [f"note: {text}" for text in dict.fromkeys([*notes, *work.notes, *result.figures.get("notes", [])])]
+    return result
+
+
+def _head(trace: Trace, work: Ready, recording: Recording, options: Options, layout: Layout) -> dict[str, Any]:
+    return {
+        **trace.about(),
+        "version": kvtier_version(),
+        "device": options.device,
+        "hardware": work.plan.hardware.name,
+        "steps": len(recording.calls),
+        "copies": recording.copies,
+        "block_bytes": [layout.block_bytes(w) for w in range(layout.windows)],
+        "pool_bytes": {name: layout.bytes_of(tier) for tier, name in enumerate(("gpu", "host", "disk"))},
+        "bounds": asdict(options.bounds),
+        "repeats": options.repeats,
+        "spec": work.spec.shown(),
+    }
+
+
+def _lockstep(work: Ready, recording: Recording, layout: Layout, options: Options, result: Result) -> None:
+    passes: list[Replayed] = []
+    reports: list[Report] = []
+    try:
+        for _ in range(options.repeats):
+            with closing(open_device(options.device, layout, options.storage)) as device, progress("steps") as report:
+                passes.append(replay(work, recording, device, check=options.check, progress=report))
+                reports.append(device.report)
+            if passes[-1].difference is not None:
+                result.failed = True
+                result.figures["decisions_identical"] = False
+                result.lines += ["decisions DIFFER", *passes[-1].difference.lines()]
+                return
+    except WrongBytes as error:
+        result.failed = True
+        result.figures["corrupt"] = str(error)
+        result.lines += [f"wrong bytes {error}"]
+        return
+    frame = pd.DataFrame(transfers(recording, lambda copies: _bytes(layout, copies)))
+    measured = np.array([one.seconds for one in passes])
+    frame["direction"] = [KINDS[kind] for kind in frame.kind]
+    frame["measured_s"] = np.median(measured, axis=0)
+    frame["repeat_spread"] = (measured.max(axis=0) - measured.min(axis=0)) / frame.measured_s
+    for number, one in enumerate(measured):
+        frame[f"measured_{number}_s"] = one
+    result.transfers = frame
+    figures = compare(frame, measured, options.bounds)
+    clock = float(np.sum([one.clock_s for one in passes]))
+    spans = [sum(one.span_s) for one in passes]
+    figures |= {
+        "decisions_identical": True,
+        "decisions": recording.calls[-1].decisions,
+        "moves": sum(one.moves for one in passes),
+        "comparisons": sum(one.checks for one in passes),
+        "hit_blocks_compared": sum(one.hits_checked for one in passes),
+        "corrupt": 0,
+        "not_running_share": 1 - float(measured.sum()) / clock if clock > 0 else 0.0,
+        "steps_span_predicted_s": sum(call.copies_s for call in recording.calls),
+        "steps_span_measured_s": float(np.median(spans)),
+        "bytes_by_path": reports[-1].bytes_by_path,
+        "notes": reports[-1].notes,
+        "device_facts": reports[-1].facts,
+    }
+    result.figures |= figures
+    result.lines += _lines(figures, options)
+
+
+def _bytes(layout: Layout, copies: Array) -> int:
+    return sum(
+        layout.part_bytes(pool, tokens) for _, w, _, _, tokens, _ in copies.tolist() for pool in layout.parts[w, 0]
+    )
+
+
+def compare(frame: pd.DataFrame, measured: Any, bounds: Bounds) -> dict[str, Any]:
+    """Errors in all, by direction and by size; the verdict."""
+    totals = measured.sum(axis=1)
+    frame["error"] = frame.predicted_s / frame.measured_s - 1
+    figures: dict[str, Any] = {
+        "all": _errors(frame),
+        "by_direction": {str(name): _errors(mine) for name, mine in frame.groupby("direction")},
+        "by_bytes": {
+            f"{str(name[0])} up to {2 ** name[1]} KiB": _errors(mine)
+            for name, mine in frame.groupby(["direction", np.ceil(np.log2(frame["bytes"] / 1024) / 2).astype(int) * 2])
+        },
+        "total_by_repeat_s": [float(x) for x in totals],
+        "mape_by_repeat": [float(np.abs(frame.predicted_s / one - 1).mean()) for one in measured],
+        "repeat_spread_total": float((totals.max() - totals.min()) / np.median(totals)),
+        "repeat_spread_transfer": float(frame.repeat_spread.median()),
+    }
+    noisy = (
+        figures["repeat_spread_total"] > bounds.repeat_total or figures["repeat_spread_transfer"] > bounds.repeat_transfer
+    )
+    good = abs(figures["all"]["total_error"]) <= bounds.total and figures["all"]["mape"] <= bounds.transfer
+    figures["verdict"] = "within bounds" if good else TOO_NOISY if noisy or len(measured) < 2 else "outside bounds"
+    figures["noisy"] = bool(noisy)
+    return figures
+
+
+def _errors(frame: pd.DataFrame) -> dict[str, float]:
+    predicted, measured = float(frame.predicted_s.sum()), float(frame.measured_s.sum())
+    size = frame.error.abs()
+    return {
+        "transfers": len(frame),
+        "blocks": int(frame.blocks.sum()),
+        "bytes": int(frame["bytes"].sum()),
+        "predicted_s": predicted,
+        "measured_s": measured,
+        "total_error": predicted / measured - 1,
+        "mape": float(size.mean()),
+        "error_p50": float(size.median()),
+        "error_p95": float(size.quantile(0.95)),
+        "bias": float(frame.error.median()),
+    }
+
+
+def _lines(figures: dict[str, Any], options: Options) -> list[str]:
+    head = f"{'':34}{'transfers':>10}{'blocks':>9}{'predicted':>11}{'measured':>11}{'total %':>9}{'MAPE %':>8}{'P50':>6}{'P95':>6}{'bias':>7}"
+    rows = {**figures["by_direction"], "all": figures["all"], **figures["by_bytes"]}
+    lines = [
+        f"decisions identical in every call; {figures['moves']:,} moves, {figures['comparisons']:,} places and"
+        f" {figures['hit_blocks_compared']:,} reused blocks compared, 0 corrupt",
+        head,
+    ]
+    for name, row in rows.items():
+        errors = "".join(f"{100 * row[key]:{width}.0f}" for key, width in (("error_p50", 6), ("error_p95", 6)))
+        lines.append(
+            f"{name:34}{row['transfers']:10,}{row['blocks']:9,}{row['predicted_s']:9.3f} s{row['measured_s']:9.3f} s"
+            f"{100 * row['total_error']:+9.1f}{100 * row['mape']:8.1f}{errors}{100 * row['bias']:+7.0f}"
+        )
+    b, mapes = options.bounds, ", ".join(f"{100 * x:.0f}" for x in figures["mape_by_repeat"])
+    lines += [
+        f"steps' copies, first to last: predicted {figures['steps_span_predicted_s']:.3f} s,"
+        f" on the clock {figures['steps_span_measured_s']:.3f} s",
+        f"{options.repeats} repeats: totals spread {100 * figures['repeat_spread_total']:.0f} %, a transfer"
+        f" {100 * figures['repeat_spread_transfer']:.0f} % (median); MAPE of each alone {mapes} %;"
+        f" {100 * figures['not_running_share']:.0f} % of the copies' time on the clock their thread did not run",
+        f"verdict: {figures['verdict']} (total {100 * b.total:.0f} %, MAPE {100 * b.transfer:.0f} %; noisy from"
+        f" {100 * b.repeat_total:.0f} % of totals or {100 * b.repeat_transfer:.0f} % of a transfer on)",
+    ]
+    return lines
+
+
+def write(result: Result, out: Path) -> list[Path]:
+    """Figures as JSON, transfers as Parquet, the picture."""
+    paths = [out / "validation.json"]
+    with written(paths[0]) as path:
+        path.write_text(json.dumps(result.figures, indent=2, default=float) + "\n", encoding="utf-8")
+    if len(result.transfers):
+        from reports.validation import picture
+
+        paths += [out / "transfers.parquet"]
+        with written(paths[1]) as path:
+            result.transfers.to_parquet(path, index=False)
+        title = f"{result.figures['trace']} on {result.figures['device']}: {result.figures['verdict']}"
+        paths.append(picture(result.transfers, result.figures["bounds"]["transfer"], title, out / "validation.png"))
+    return paths
+
+
+def validated(
+    trace: Trace,
+    spec: str | None,
+    settings: list[str],
+    device: str,
+    profile: str | None,
+    storage: Path | None,
+    mode: str,
+    repeats: int,
+    check: str,
+    speed: float,
+    out: Path | None,
+) -> tuple[list[str], bool]:
+    """What `kvtier validate` does once its options are read: lines to show, and whether decisions or bytes differed."""
+    for name, value, known in (("mode", mode, ("lockstep", "live", "both")), ("check", check, ("each", "end", "none"))):
+        if value not in known:
+            raise ValueError(f"--{name} {value}: write {', '.join(known)}")
+    options = Options(device, profile, storage, mode, repeats, check, speed)  # type: ignore[arg-type]
+    result = validate(trace, spec, settings, options)
+    paths = write(result, out) if out is not None else []
+    return [*result.lines, *map(str, paths)], result.failed
