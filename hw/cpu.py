@@ -127,11 +127,17 @@ class CpuDevice:
 
     def row(self, pool: int, slot: int) -> Any:
         """A row of memory as bytes."""
+        assert pool not in self._files, f"the {self.layout.rows[pool].name} is not in memory"
         first = int(self._base[pool] + slot * self._stride[pool])
         return self._memory.view(first, int(self._stride[pool]))
 
     def fill(self, pool: int, slot: int, seed: int) -> None:
         """See `hw.device.Device`."""
+        if pool in self._files:
+            page = self._page(int(self._stride[pool]))
+            fill(page[: self.layout.rows[pool].size].view(np.int64), seed)
+            self._files[pool].write(slot, page)
+            return
         fill(self.row(pool, slot)[: self.layout.rows[pool].size].view(np.int64), seed)
 
     def first_wrong(self, pool: int, slot: int, seed: int, size: int) -> int:

@@ -45,6 +45,7 @@ class Mover:
         self._kernels = 0  # ticket of the last compute row
         self._waited: list[dict[int, int]] = [{} for _ in STREAMS]
         self._checked: list[tuple[int, int, str]] = []  # place, pool, what: by ORIGIN of CHECK rows
+        self.checks = 0  # comparisons of the last run
 
     def copies(self, commands: NDArray[Any], *, gate: bool = False, delays_ns: Sequence[int] = ()) -> None:
         """Add one step's copies, in order. `gate`: their streams start together, so that a span means something."""
@@ -128,7 +129,7 @@ class Mover:
         try:
             ran = self.device.run(programs) if programs else {}
         except BaseException:
-            self.device.recover()
+            self._start_over()
             raise
         for stream, program in programs.items():
             for row in np.flatnonzero((program[:, 0] == CHECK) & (ran[stream].found >= 0))[:1]:
@@ -137,5 +138,10 @@ class Mover:
         self.checks = len(checked)
         return {stream: (programs[stream], ran[stream]) for stream in programs}
 
-    checks = 0
-    """Comparisons of the last run."""
+    def _start_over(self) -> None:
+        """After a failure: streams work again, nothing is pending. What places hold is for the caller to find out."""
+        self.device.recover()
+        self._issued = [self.device.done(stream) for stream in range(len(STREAMS))]
+        self._kernels = min(self._kernels, self._issued[COMPUTE])
+        self._waited = [{} for _ in STREAMS]
+        self._hazards.clear()

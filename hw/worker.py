@@ -17,7 +17,7 @@ from hw.ordering import RULES
 from hw.program import COPY, DISK_READ, DISK_WRITE, OP, ORIGIN
 from hw.stamps import Stamps, WrongBytes
 from kvcache.commands import Commands, SansIOEngine
-from kvcache.engine import GENERATED, N_ACTIVE, N_STARTED, POSITION, REQUEST, TARGET
+from kvcache.line import GENERATING, N_ACTIVE, N_STARTED, POSITION, REQUEST, TARGET
 from kvcache.tables import C_TOKENS_PER_BLOCK, SLOT
 
 Check = Literal["each", "end", "none"]
@@ -129,7 +129,7 @@ class Worker:
         tpb = int(e.state.conf[C_TOKENS_PER_BLOCK])
         sequences = e.line.active[: e.line.meter[N_ACTIVE]]
         rows, slots = e.line.rows[sequences], e.sequences.slots[sequences]
-        generating = rows[:, GENERATED] > 0
+        generating = rows[:, GENERATING] > 0
         grown = generating & ((slots - 1) % tpb == 0)
         filled = ~generating & (rows[:, TARGET] > rows[:, POSITION])
         for i in np.flatnonzero(grown | filled).tolist():
