@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvcache.keys import Rows, check_block_size, grow, intern, intern_all, key_offsets, plain, rebuild
+from kvcache.keys import Rows, check_block_size, grow, intern, intern_all, intern_prefix, key_offsets, plain, rebuild
 from kvcache.tables import (
+    CONTENT,
     GROUP,
     N_NODES,
     N_RUNS,
@@ -115,6 +116,29 @@ class TestIntern:
         a = name(state, ROOT, [3, 3])
         b = name(state, ROOT, [3, 4])
         assert [int(state.nodes[n, GROUP]) for n in (a, b)] == [a, a]
+
+
+class TestPrefixOfAKey:
+    def test_the_first_tokens_of_a_key_are_the_same_node_as_that_short_key(self) -> None:
+        state = new()
+        top = name(state, ROOT, [9, 9])
+        whole = name(state, top, [1, 2, 3, 4], space=1)
+        assert intern_prefix(state, whole, 2) == name(state, top, [1, 2], space=1)
+        assert intern_prefix(state, whole, 4) == whole
+
+    def test_a_run_of_several_tokens_may_be_cut(self) -> None:
+        state = new()
+        at = int(state.tally[N_RUNS])
+        state.runs[at : at + 2] = ((7, 8), (5, 8))
+        node = int(intern_prefix(state, int(intern(state, ROOT, 0, -1, 2)), 11))
+        content = int(state.nodes[node, CONTENT])
+        assert state.runs[content : content + 2].tolist() == [[7, 8], [5, 3]]
+
+    @pytest.mark.parametrize(("nodes", "runs"), [(2, 64), (64, 5)])
+    def test_without_room_for_a_node_or_its_runs_there_is_none(self, nodes: int, runs: int) -> None:
+        state = new(nodes=nodes, runs=runs)
+        whole = name(state, ROOT, [1, 2, 3, 4])
+        assert intern_prefix(state, whole, 2) == -1
 
 
 class TestGrowing:
