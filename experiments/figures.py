@@ -52,6 +52,17 @@ def show(groups: list[Group], json: str | None) -> None:
         console.say(json)
 
 
+def markdown(groups: list[Group]) -> str:
+    """The same as Markdown, for docs/figures.md."""
+    parts = []
+    for group in groups:
+        lines = [f"### {group.row}: {group.title}", "", f"Source: {group.source}.", ""]
+        lines += ["| | published | ours | deviation | tolerance | verdict | fixes |", "|---|--:|--:|--:|--:|---|---|"]
+        lines += [f"| {' | '.join((figure.what, *_cells(figure)))} |" for figure in group.figures]
+        parts.append("\n".join([*lines, *(["", group.note] if group.note else [])]))
+    return "\n\n".join([*parts, summary(groups) + "."])
+
+
 def row(group: Group, figure: Figure) -> dict[str, Any]:
     """One figure as plain data."""
     derived = {"deviation": figure.deviation, "verdict": figure.verdict, "source": group.source}
@@ -78,15 +89,29 @@ def _table(group: Group) -> Table:
     table.add_column("verdict", no_wrap=True)
     table.add_column("fixes", no_wrap=True)
     for figure in group.figures:
-        unit = f" {figure.unit}" if figure.unit else ""
-        published = ("<= " if figure.at_most else "") + console.number(figure.published) + unit
-        tolerance = "-" if figure.tolerance is None else f"{figure.tolerance:.1%}" if figure.tolerance else "exact"
-        if figure.at_most:
-            tolerance = "bound"
-        verdict = "shape only" if figure.verdict == "shape" else figure.verdict
-        cells = (figure.what, published, console.number(_rounded(figure.ours)), f"{figure.deviation:+.1%}")
-        table.add_row(*cells, tolerance, verdict, figure.fixes)
+        table.add_row(figure.what, *_cells(figure))
     return table
+
+
+def _cells(figure: Figure) -> tuple[str, ...]:
+    """Published, ours, deviation, tolerance, verdict, fixes."""
+    unit = f" {figure.unit}" if figure.unit else ""
+    published = ("<= " if figure.at_most else "") + console.number(figure.published) + unit
+    tolerance = "-" if figure.tolerance is None else f"{figure.tolerance:.1%}" if figure.tolerance else "exact"
+    verdict = "shape only" if figure.verdict == "shape" else figure.verdict
+    return (
+        published,
+        console.number(_rounded(figure.ours)),
+        f"{_whole_zero(figure.deviation):+.1%}",
+        "bound" if figure.at_most else tolerance,
+        verdict,
+        figure.fixes,
+    )
+
+
+def _whole_zero(deviation: float) -> float:
+    """Below half a tenth of a percent is none, whichever way the last bit went."""
+    return 0.0 if abs(deviation) < 0.0005 else deviation
 
 
 def _rounded(value: float) -> float:

@@ -19,6 +19,7 @@ def figures(
     section: Annotated[
         str | None, typer.Option(help="Only B (copies), C (network), D (compute), F (storage) or G (capacity).")
     ] = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="As Markdown, as in docs/figures.md.")] = False,
     json: o.Json = None,
 ) -> None:
     """Print published measurements beside what the simulator says. Exit code 1 when one is outside its tolerance.
@@ -27,11 +28,15 @@ def figures(
     """
     from experiments.console import check_target
     from experiments.figures import figures as compared
+    from experiments.figures import markdown as as_markdown
     from experiments.figures import off, show
 
     check_target(json)
     groups = compared(section)
-    show(groups, json)
+    if markdown:
+        typer.echo(as_markdown(groups))
+    else:
+        show(groups, json)
     if off(groups):
         raise typer.Exit(1)
 
