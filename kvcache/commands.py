@@ -13,8 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kvcache.engine import Engine, arrive, begin_step, end_step, is_idle
+from kvcache.engine import Engine, arrive, is_idle
 from kvcache.line import PLAN
+from kvcache.rules import iteration
 from kvcache.tables import COPY_COLUMNS, N_COPIES, Array
 
 K_KIND, K_WINDOW, K_SOURCE, K_TARGET, K_TOKENS, K_KEY = range(COPY_COLUMNS)
@@ -48,6 +49,7 @@ class SansIOEngine:
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
+        self._begin, self._end = iteration(engine)
         self._steps = 0
         self._digest = hashlib.sha256()
 
@@ -58,7 +60,7 @@ class SansIOEngine:
     def next_commands(self, now_s: float) -> Commands:
         """Schedule and allocate one iteration at `now_s`."""
         state = self.engine.state
-        busy = bool(begin_step(self.engine, now_s))
+        busy = bool(self._begin(self.engine, now_s))
         n = int(state.tally[N_COPIES])
         copies = state.copies[:n].copy()
         state.tally[N_COPIES] = 0
@@ -73,7 +75,7 @@ class SansIOEngine:
     def finish(self, step: Step, now_s: float) -> int:
         """`step` ended at `now_s`; returns the tokens it made."""
         assert step.number == self._steps, f"step {step.number} ended, but step {self._steps} was the last one begun"
-        return int(end_step(self.engine, now_s))
+        return int(self._end(self.engine, now_s))
 
     @property
     def idle(self) -> bool:

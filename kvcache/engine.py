@@ -34,7 +34,6 @@ from kvcache.line import (
     STARVED,
     STEPS,
     TARGET,
-    VLLM,
     WAIT_HEAD,
     WAIT_TAIL,
     Engine,
@@ -57,7 +56,6 @@ from kvcache.tables import (
     W_SLIDING,
     W_TOKENS,
 )
-from kvcache.vllm_engine import vllm_begin, vllm_end
 
 __all__ = [
     "Engine",
@@ -205,8 +203,6 @@ def _plan(e: Engine) -> None:
 def begin_step(e: Engine, now_s: float) -> bool:
     """Schedule and allocate one step at `now_s`; its work is in `plan`, its copies in the state. False: nothing to do."""
     line, meter = e.line, e.line.meter
-    if line.limits[L_POLICY] >= VLLM:
-        return vllm_begin(e, now_s)
     e.state.tally[CLOCK_US] = int(now_s * 1e6)
     meter[N_KEYS] = 0
     meter[N_STARTED] = 0
@@ -233,8 +229,6 @@ def begin_step(e: Engine, now_s: float) -> bool:
 def end_step(e: Engine, now_s: float) -> int:
     """The step ended at `now_s`: tokens appear, context blocks are stored, finished requests leave. Returns the tokens made."""
     line, meter, made = e.line, e.line.meter, 0
-    if line.limits[L_POLICY] >= VLLM:
-        return vllm_end(e, now_s)
     e.state.tally[CLOCK_US] = int(now_s * 1e6)
     for i in range(meter[N_ACTIVE]):
         seq = int(line.active[i])

@@ -1,6 +1,6 @@
 """vLLM's engine, v1: its scheduler and its cache, over the tables of the other engine and behind the same two calls.
 
-`kvcache.engine` hands over to it where the policy is VLLM or VLLM_ASYNC. Models `v1/core/sched/scheduler.py` (fcfs),
+`kvcache.rules` chooses it where the policy is VLLM or VLLM_ASYNC. Models `v1/core/sched/scheduler.py` (fcfs),
 `kv_cache_manager.py` and `block_pool.py`: running requests first, each its next tokens; where a block is missing, the
 LAST running request loses all of its own and waits at the line's head, to be computed again; then, if nobody was hit,
 waiting requests in order, until one does not fit with all its tokens. A full block can be found once it is allocated.

@@ -26,7 +26,9 @@ from kvcache.line import (
     STARVED,
     STEPS,
 )
+from kvcache.rules import is_vllm, iteration
 from kvcache.tables import Array
+from kvcache.vllm_engine import vllm_begin, vllm_end
 from sim.cost import CostParams, step_seconds_windowed
 from sim.lanes import Lanes, copies_seconds
 
@@ -62,6 +64,17 @@ def plan_seconds(e: Engine, cost: CostParams) -> float:
 
 
 @loop
+def _spend(e: Engine, lanes: Lanes, cost: CostParams, clock: Array, overlap: bool) -> None:
+    """The copies and kernels of the step just begun take their time."""
+    copy_s = copies_seconds(e.state, lanes)
+    compute_s = plan_seconds(e, cost)
+    wait_s = max(0.0, copy_s - compute_s) if overlap else copy_s
+    clock[COMPUTE_S] += compute_s
+    clock[COPY_WAIT_S] += wait_s
+    clock[NOW_S] += wait_s + compute_s
+
+
+@loop
 def run_span(e: Engine, lanes: Lanes, cost: CostParams, clock: Array, until_s: float, overlap: bool) -> bool:
     """Spend steps from clock[NOW_S] on; the last one begun ends at or after `until_s` and is left for `end_step`.
 
@@ -70,15 +83,22 @@ def run_span(e: Engine, lanes: Lanes, cost: CostParams, clock: Array, until_s: f
     while True:
         if not begin_step(e, clock[NOW_S]):
             return False
-        copy_s = copies_seconds(e.state, lanes)
-        compute_s = plan_seconds(e, cost)
-        wait_s = max(0.0, copy_s - compute_s) if overlap else copy_s
-        clock[COMPUTE_S] += compute_s
-        clock[COPY_WAIT_S] += wait_s
-        clock[NOW_S] += wait_s + compute_s
+        _spend(e, lanes, cost, clock, overlap)
         if clock[NOW_S] >= until_s:
             return True
         clock[TOKENS_MADE] += end_step(e, clock[NOW_S])
+
+
+@loop
+def run_vllm_span(e: Engine, lanes: Lanes, cost: CostParams, clock: Array, until_s: float, overlap: bool) -> bool:
+    """`run_span` by vLLM's iteration."""
+    while True:
+        if not vllm_begin(e, clock[NOW_S]):
+            return False
+        _spend(e, lanes, cost, clock, overlap)
+        if clock[NOW_S] >= until_s:
+            return True
+        clock[TOKENS_MADE] += vllm_end(e, clock[NOW_S])
 
 
 def steps(
@@ -88,16 +108,17 @@ def steps(
     once it is. Arrivals are those of the engine's own requests; the seconds are those that `Worker` spends.
     """
     now_s, arrived = 0.0, 0
+    begin, end = iteration(e)
     while True:
         while arrived < len(arrival_s) and arrival_s[arrived] <= now_s:
             arrive(e, arrived)
             arrived += 1
         yield now_s, False
-        if begin_step(e, now_s):
+        if begin(e, now_s):
             yield now_s, True
             copy_s, compute_s = copies_seconds(e.state, lanes), plan_seconds(e, cost)
             now_s += (max(0.0, copy_s - compute_s) if overlap else copy_s) + compute_s
-            end_step(e, now_s)
+            end(e, now_s)
         elif arrived < len(arrival_s):
             now_s = float(arrival_s[arrived])
         else:
@@ -113,6 +134,8 @@ class Worker:
         self.engine = engine
         self.lanes = lanes
         self.clock = np.zeros(5)
+        self._span = run_vllm_span if is_vllm(engine) else run_span
+        self._end = iteration(engine).end
         self._env = env
         self._cost = cost
         self._overlap = overlap
@@ -132,9 +155,9 @@ class Worker:
         """The worker's life as a SimPy process; it ends when nothing waits and nothing will arrive."""
         while True:
             until_s = source.next_arrival_s if self._skip else float(self.clock[NOW_S])
-            if run_span(self.engine, self.lanes, self._cost, self.clock, until_s, self._overlap):
+            if self._span(self.engine, self.lanes, self._cost, self.clock, until_s, self._overlap):
                 yield self._env.timeout(max(0.0, self.clock[NOW_S] - self._env.now))
-                self.clock[TOKENS_MADE] += end_step(self.engine, self.clock[NOW_S])
+                self.clock[TOKENS_MADE] += self._end(self.engine, self.clock[NOW_S])
                 source.deliver(float(self.clock[NOW_S]))
                 continue
             if not is_idle(self.engine):
