@@ -7,6 +7,7 @@ its turn it is dropped, so that what is measured writes nothing to host memory.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -17,6 +18,8 @@ from kvcache.engine import Outcome
 from kvcache.request import Labels, Requests
 from sim.cluster import simulate
 from sim.worker import Worker
+
+Overlap = Literal["trtllm", "full"]
 
 BLOCK = 16
 """Tokens of a block: vLLM's, whose measurements these runs stand beside."""
@@ -60,11 +63,12 @@ def requests_of(prompts: Sequence[Prompt]) -> Requests:
     )
 
 
-def spec_of(gpu_tokens: int, host_tokens: int, hardware: str = "h100-sxm", model: str = "llama-3.1-8b") -> Spec:
-    """An engine with pools of these sizes; filler is dropped when evicted."""
+def spec_of(gpu_tokens: int, host_tokens: int, hardware: str = "h100-sxm", overlap: Overlap = "trtllm") -> Spec:
+    """An engine of Llama-3.1-8B with pools of these sizes; filler is dropped when evicted."""
     return Spec(
-        model=model,
+        model="llama-3.1-8b",
         hardware=hardware,
+        overlap=overlap,
         kv_cache_config=KvCacheConfig(tokens_per_block=BLOCK),
         capacity=Capacity(gpu_tokens=gpu_tokens, host_tokens=host_tokens),
         scheduler=Scheduler(max_num_tokens=CHUNK, max_batch_size=1024),
@@ -104,7 +108,7 @@ def first_token_s(tokens: int) -> tuple[float, float]:
     return float(took[0]), float(took[2])
 
 
-def tokens_per_s(hit_rate: float, prompts: int, tokens: int) -> float:
+def tokens_per_s(hit_rate: float, prompts: int, tokens: int, overlap: Overlap = "trtllm") -> float:
     """Prompt tokens a second of `prompts` prompts there at once, a share of them found in host memory, evenly mixed."""
     gpu = prompts * tokens
     hits = [int((i + 1) * hit_rate) - int(i * hit_rate) > 0 for i in range(prompts)]
@@ -112,7 +116,7 @@ def tokens_per_s(hit_rate: float, prompts: int, tokens: int) -> float:
     filler = _filler(gpu, 2 * prompts)
     timed = [Prompt(i if hit else prompts + i, tokens, 2 * LATER_S) for i, hit in enumerate(hits)]
     requests = requests_of([*warm, *filler, *timed])
-    outcome = served(spec_of(gpu, gpu), requests)
+    outcome = served(spec_of(gpu, gpu, overlap=overlap), requests)
     took = outcome.finish_s[-prompts:].max() - 2 * LATER_S
     found = outcome.reused[-prompts:].sum()
     if found != sum(hits) * (tokens - 1):

@@ -1,10 +1,11 @@
 """Published measurements against the simulator, each with its tolerance. Numbers stand here as they were published."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from experiments.figures import SECTIONS, figures, off, summary
+from experiments.figures import SECTIONS, figures, markdown, off, summary
 from experiments.published.figure import Figure, Group
 from experiments.published.runs import tokens_per_s
 
@@ -236,7 +237,7 @@ def test_rows_with_a_free_parameter_are_shown_for_their_shape(groups: list[Group
     ]
     assert off(groups) == []
     shapes = {f.row for group in groups for f in group.figures if f.verdict == "shape"}
-    assert shapes == {"B1", "B3", "B5", "B6", "C1", "C3"}
+    assert shapes == {"B1", "B3", "B5", "B6", "C1", "C3", "D2"}
     assert summary(groups).startswith(f"{len(ROWS)} of {len(ROWS)} figures within tolerance")
 
 
@@ -266,6 +267,11 @@ def test_throughput_is_what_serial_copies_and_kernels_give(ours: dict[tuple[str,
         assert ours["D2", f"{10 * i} % hits"].ours == pytest.approx(1 / ((1 - h) / none + h / all_of), rel=0.02)
 
 
+def test_copies_beside_kernels_would_give_more_than_was_measured(ours: dict[tuple[str, str], Figure]) -> None:
+    assert ours["D2", "50 % hits, copies beside kernels"].deviation > 0.10
+    assert ours["D2", "90 % hits, copies beside kernels"].deviation > 0.50
+
+
 def test_a_bound_is_met_from_below_and_missed_from_above() -> None:
     def figure(ours: float, **more: Any) -> Figure:
         return Figure("X", "x", "", 10, ours, 0.1, **more)
@@ -279,3 +285,8 @@ def test_an_unknown_section_lists_the_known_ones() -> None:
     with pytest.raises(ValueError, match="--section E is not known; known: B, C, D, F, G"):
         figures("E")
     assert set(SECTIONS) == {"B", "C", "D", "F", "G"}
+
+
+def test_the_documentation_shows_these_figures(groups: list[Group]) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "figures.md").read_text(encoding="utf-8")
+    assert page.partition("## The figures\n\n")[2] == markdown(groups) + "\n", "put `kvtier figures --markdown` there"
