@@ -74,8 +74,9 @@ def _throughput() -> Group:
         f"{BLOG}, figure 2 (read from the plot)",
         tuple(figures),
         f"Timed runs of {PROMPTS:,} prompts of 512 tokens instead of 10,000 (all 10,000 differ by less than 1 %)."
-        " Copies come before kernels; beside them they would give more than was measured (last two rows). Stores are not part of the runs; the blog puts their cost at 3 % (0 % hits)."
-        " At 100 % the blog's own bytes move at 51 GB/s, where its figure 4 has 47.7 for blocks of 2 MB.",
+        " Copies come before kernels; beside them they would give more than was measured (last two rows). Stores are"
+        " not part of the runs; the blog puts their cost at 3 % (0 % hits). At 100 % the blog's own bytes move at 51"
+        " GB/s, where its figure 4 has 47.7 for blocks of 2 MB.",
     )
 
 
