@@ -87,9 +87,9 @@ def workload() -> Ready:
     return ready(load(SPEC)[0], Trace(SAMPLE).requests(), timing=True)
 
 
-def simulated(hardware: Hardware | None = None) -> Seen:
+def simulated(hardware: Hardware | None = None, work: Ready | None = None) -> Seen:
     """The run on that machine (None: the preset), step by step."""
-    work = workload()
+    work = work or workload()
     machine, the_plan = hardware or work.plan.hardware, work.plan
     cost = RooflineCost(the_plan.model, machine, the_plan.weight_dtype, the_plan.cache_dtype).params
     e = engine_of(work, whole(work))
