@@ -1,7 +1,7 @@
 """Calibration: measures this machine's copies and files and writes a hardware file that simulations can be based on.
 
-`kvtier calibrate --device cpu --out profile.yaml`; then `hardware: profile.yaml` in a spec. Raw samples go beside it, as Parquet.
-A run that was stopped goes on where it was.
+`kvtier calibrate --device cpu --out profile.yaml`; then `hardware: profile.yaml` in a spec. Raw samples go beside it,
+as Parquet. A run that was stopped goes on where it was.
 """
 
 import itertools
@@ -237,7 +237,10 @@ def _host_as_gpu(inside: Line, source: str) -> dict[str, Any]:
     """Host memory in the place of a GPU's: copies inside it read and write at this rate."""
     return {
         "size": {"bytes": int(available_bytes()), "source": "memory available when measured"},
-        "bandwidth": {"bytes_per_s": float(f"{2 * inside.bytes_per_s:.5g}"), "source": f"{source}: twice the copy rate"},
+        "bandwidth": {
+            "bytes_per_s": float(f"{2 * inside.bytes_per_s:.5g}"),
+            "source": f"{source}: twice the copy rate",
+        },
         "efficiency": {"value": 1.0, "source": "the bandwidth is what copies reached"},
     }
 
@@ -259,7 +262,7 @@ def _lines(fits: dict[str, Line], duplex: float, cells: pd.DataFrame) -> list[st
     noisy = float(np.median(cells.spread))
     if noisy > 0.2:
         lines.append(
-            f"this machine was too noisy for figures to trust: repeats spread by {100 * noisy:.0f} % (20 % is the limit);"
+            f"this machine was too noisy for figures to trust: repeats spread by {100 * noisy:.0f} % (limit 20 %);"
             " run it again when nothing else runs"
         )
     return lines

@@ -1,4 +1,4 @@
-"""From samples to a hardware file: latency and bandwidth by least squares of relative errors, a table by size, how well both fit.
+"""From samples to a hardware file: latency and bandwidth by least squares, a table by size, how well both fit.
 
 It measures nothing. A batch's blocks cost the same each; what a batch costs beyond that shows as a cell's error.
 """
@@ -32,7 +32,7 @@ class Line:
 def medians(samples: pd.DataFrame) -> pd.DataFrame:
     """One row a cell: median seconds of a block, quantiles, number of repeats."""
     groups = samples.groupby(["way", "size", "blocks", "mode"], sort=True)["seconds"]
-    cells = groups.quantile([0.1, 0.5, 0.9]).unstack().reset_index()  # noqa: PD010
+    cells = groups.quantile(np.array([0.1, 0.5, 0.9])).unstack().reset_index()
     cells.columns = ["way", "size", "blocks", "mode", "low_s", "median_s", "high_s"]
     cells["repeats"] = groups.count().to_numpy()
     cells["spread"] = (cells.high_s - cells.low_s) / cells.median_s
@@ -46,7 +46,7 @@ def fit(cells: pd.DataFrame, way: str, modes: Sequence[str] = ("alone",)) -> Lin
         raise ValueError(f"no samples of {way} {'/'.join(modes)}")
     size, seconds = mine["size"].to_numpy(float), mine["median_s"].to_numpy(float)
     latency, per_byte = _line(size, seconds)
-    table = []
+    table: list[tuple[int, float]] = []
     for one in np.unique(size):
         at = float(np.exp(np.mean(np.log(seconds[size == one]))))
         if table:  # a larger block never takes less time
@@ -82,12 +82,10 @@ def _line(size: Any, seconds: Any) -> tuple[float, float]:
 
 def duplex_factor(cells: pd.DataFrame) -> float:
     """Share of its speed a direction keeps while the other one works, both ways and all sizes."""
-    shares = []
     alone = cells[cells["mode"] == "alone"].set_index(["way", "size", "blocks"])["median_s"]
-    for row in cells[cells["mode"] == "both"].itertuples():
-        if (row.way, row.size, row.blocks) in alone.index:
-            shares.append(float(alone.loc[row.way, row.size, row.blocks]) / float(row.median_s))
-    return float(np.clip(np.median(shares), 0.05, 1.0)) if shares else 1.0
+    both = cells[cells["mode"] == "both"].set_index(["way", "size", "blocks"])["median_s"]
+    shares = (alone / both).dropna().to_numpy(float)
+    return float(np.clip(np.median(shares), 0.05, 1.0)) if len(shares) else 1.0
 
 
 def direction(line: Line, source: str) -> dict[str, Any]:

@@ -30,7 +30,11 @@ def paths(facts: dict[str, Any]) -> dict[str, str]:
     files = "pread/pwrite with O_DIRECT" if direct else "pread/pwrite through the page cache"
     if has_gpu and kvikio.get("io") == "works":
         real = kvikio.get("gds_available") is True and gds["nvidia_fs"] and not kvikio.get("posix_preferred")
-        files = "kvikio, GPUDirect Storage" if real else "kvikio, POSIX by way of host memory (GPUDirect Storage not in force)"
+        files = (
+            "kvikio, GPUDirect Storage"
+            if real
+            else "kvikio, POSIX by way of host memory (GPUDirect Storage not in force)"
+        )
     return {
         "device": "cuda:0" if has_gpu else "cpu (host memory stands in for the GPU's)",
         "gpu to host": "cudaMemcpyAsync, pinned host memory" if has_gpu else "memcpy",
@@ -44,9 +48,10 @@ def advice(facts: dict[str, Any]) -> Iterator[str]:
     host, gpu, storage, gds = facts["host"], facts["gpu"], facts["storage"], facts["gds"]
     if not gpu["torch"].get("gpus"):
         if gpu["nvidia_smi"]:
-            yield f"nvidia-smi sees a GPU but torch does not ({gpu['torch'].get('error', 'no CUDA build')}): install a CUDA build of torch"
+            why = gpu["torch"].get("error", "no CUDA build")
+            yield f"nvidia-smi sees a GPU but torch does not ({why}): install a CUDA build of torch"
         elif gpu["libcuda"]:
-            yield "libcuda is there but no GPU answers: start the container with --gpus all, or ask Slurm for --gres=gpu:1"
+            yield "libcuda is there but no GPU answers: docker run --gpus all, or Slurm --gres=gpu:1"
         else:
             yield "no GPU here: device cpu is used; its figures are those of host memory"
     if gpu["torch"].get("gpus") and isinstance(host["memlock_soft"], int) and host["memlock_soft"] < 1 << 30:
@@ -57,7 +62,7 @@ def advice(facts: dict[str, Any]) -> Iterator[str]:
     if not storage["writable"]:
         yield f"{storage['directory']} cannot be written: give another --storage"
     if storage["file_system"] in {"tmpfs", "ramfs", "overlay"}:
-        yield f"{storage['directory']} is on {storage['file_system']}: that is not the disk to measure; give a directory on NVMe"
+        yield f"{storage['directory']} is on {storage['file_system']}, not on a disk: give a directory on NVMe"
     elif storage["o_direct"] != "works":
         yield f"no O_DIRECT at {storage['directory']} ({storage['o_direct']}): figures will be those of the page cache"
     if gpu["torch"].get("gpus"):
@@ -68,7 +73,7 @@ def advice(facts: dict[str, Any]) -> Iterator[str]:
 
 def _gds_advice(gds: dict[str, Any]) -> Iterator[str]:
     if "error" in gds["kvikio"] and "No module" in gds["kvikio"]["error"]:
-        yield "kvikio is not installed (optional, files straight to the GPU): pip install kvtier[gds-cu13] or [gds-cu12]"
+        yield "kvikio is not installed (files straight to the GPU): pip install kvtier[gds-cu13] or [gds-cu12]"
     if not gds["nvidia_fs"]:
         yield "nvidia-fs is not loaded, so GPUDirect Storage cannot be in force; files go by way of host memory"
     if not gds["udev_readable"]:

@@ -1,8 +1,8 @@
-"""Live: the device's clock drives the engine, so decisions may differ from the simulator's; by how much is what is reported.
+"""Live: the device's clock drives the engine, so decisions may differ from the simulator's; by how much is reported.
 
-Copies take the time they take. Kernels are waits (on a GPU, kernels) of the cost model's length, `speed` times faster than real;
-idle time is skipped. The engine's clock counts copies as measured, and kernels as measured if `speed` is 1, else as the
-model has them: a wait made shorter would make its inaccuracy longer.
+Copies take the time they take. Kernels are waits (on a GPU, kernels) of the cost model's length, `speed` times faster
+than real; idle time is skipped. The engine's clock counts copies as measured, and kernels as measured if `speed` is
+1, else as the model has them: a wait made shorter would make its inaccuracy longer.
 """
 
 from collections.abc import Callable
@@ -50,7 +50,10 @@ def live(
     for name, value in mine.items():
         off = f"{100 * (theirs[name] / value - 1):+9.1f}" if value else ""
         lines.append(f"  {name:64}{theirs[name]:14,.4g}{value:14,.4g}{off}")
-    lines.append(f"  {worker.moves:,} moves, {worker.checks:,} places and {worker.hits_checked:,} reused blocks compared, 0 corrupt")
+    lines.append(
+        f"  {worker.moves:,} moves, {worker.checks:,} places and {worker.hits_checked:,} reused blocks compared,"
+        " 0 corrupt"
+    )
     return {"speed": speed, "predicted": theirs, "measured": mine}, lines
 
 

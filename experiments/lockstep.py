@@ -1,7 +1,8 @@
-"""Lockstep: the simulator's calls, recorded, then made again to fresh policy objects whose commands real memory carries out.
+"""Lockstep: the simulator's calls, recorded, then made to fresh policy objects and carried out on real memory.
 
-The logical clock is the simulator's in both, so decisions must be the same to the last slot; only the copies' seconds are
-compared. A transfer is what one step copies in one direction: the copies of one kind, one after the other on their stream.
+The logical clock is the simulator's in both, so decisions must be the same to the last slot; only the copies' seconds
+are compared. A transfer is what one step copies in one direction: the copies of one kind, one after the other on
+their stream.
 """
 
 from collections.abc import Callable, Iterator
@@ -51,7 +52,8 @@ def record(work: Ready, limit_steps: int | None = None) -> Recording:
     part = whole(work)
     e = engine_of(work, part)
     engine, lanes, cost = SansIOEngine(e), lanes_of(work, e.state), cost_of(work)
-    arrival_s, calls, now_s, arrived = part.requests.arrival_s, [], 0.0, 0
+    arrival_s, now_s, arrived = part.requests.arrival_s, 0.0, 0
+    calls: list[Call] = []
     overlap = work.spec.overlap == "full"
     while limit_steps is None or len(calls) < limit_steps:
         while arrived < len(arrival_s) and arrival_s[arrived] <= now_s:
@@ -100,7 +102,10 @@ class Difference:
         mine, theirs = self.expected.commands, self.got
         same = min(len(mine.copies), len(theirs.copies))
         at = next((i for i in range(same) if not np.array_equal(mine.copies[i], theirs.copies[i])), same)
-        say = lambda c: _row(c.copies[at]) if at < len(c.copies) else f"{len(c.copies)} copies, {c.step}"  # noqa: E731
+
+        def say(c: Commands) -> str:
+            return _row(c.copies[at]) if at < len(c.copies) else f"{len(c.copies)} copies, {c.step}"
+
         return [
             f"call {self.step} at {self.expected.now_s:.6f} s differs, first in copy {at}:",
             f"  simulator  {say(mine)}",

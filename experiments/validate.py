@@ -1,8 +1,8 @@
 """Validation: the run that the simulator predicts, made on real memory; how far off the prediction was, as numbers.
 
-Lockstep makes the simulator's calls to fresh policy objects: decisions must be the same, times are compared. Live lets the
-device's clock decide what comes next: hit rates, first-token times and traffic are compared. Exit code 1 where decisions
-or bytes differ; times outside the bounds are a verdict, not a failure.
+Lockstep makes the simulator's calls to fresh policy objects: decisions must be the same, times are compared. Live
+lets the device's clock decide what comes next: hit rates, first-token times and traffic are compared. Exit code 1
+where decisions or bytes differ; times outside the bounds are a verdict, not a failure.
 """
 
 import json
@@ -24,7 +24,7 @@ from experiments.version import kvtier_version
 from hw.device import Report, open_device
 from hw.memory import Layout
 from hw.mover import KINDS
-from hw.stamps import WrongBytes
+from hw.stamps import WrongBytesError
 from hw.worker import Check
 from kvcache.tables import Array
 from reports.files import written
@@ -75,6 +75,10 @@ def validate(trace: Trace, spec: str | None, settings: list[str], options: Optio
     work = ready(checked, trace.requests(), timing=True)
     layout = Layout(work.plan.pools, work.plan.copy_bytes, work.plan.settings.tokens_per_block)
     recording = record(work)
+    if checked.scheduler.capacity_scheduler_policy.startswith("VLLM"):
+        raise ValueError(
+            "validation drives TensorRT-LLM's iteration; set scheduler.capacity_scheduler_policy to one of its"
+        )
     if recording.copies == 0 and options.mode != "live":
         raise ValueError("this run copies nothing: there is nothing to compare; lower capacity.gpu_tokens")
     result = Result(_head(trace, work, recording, options, layout), [], False, pd.DataFrame())
@@ -107,21 +111,21 @@ def _head(trace: Trace, work: Ready, recording: Recording, options: Options, lay
 def _lockstep(work: Ready, recording: Recording, layout: Layout, options: Options, result: Result) -> None:
     passes: list[Replayed] = []
     reports: list[Report] = []
-    try:
-        for _ in range(options.repeats):
-            with closing(open_device(options.device, layout, options.storage)) as device, progress("steps") as report:
+    for _ in range(options.repeats):
+        with closing(open_device(options.device, layout, options.storage)) as device, progress("steps") as report:
+            try:
                 passes.append(replay(work, recording, device, check=options.check, progress=report))
-                reports.append(device.report)
-            if passes[-1].difference is not None:
+            except WrongBytesError as error:
                 result.failed = True
-                result.figures["decisions_identical"] = False
-                result.lines += ["decisions DIFFER", *passes[-1].difference.lines()]
+                result.figures["corrupt"] = str(error)
+                result.lines.append(f"wrong bytes {error}")
                 return
-    except WrongBytes as error:
-        result.failed = True
-        result.figures["corrupt"] = str(error)
-        result.lines += [f"wrong bytes {error}"]
-        return
+            reports.append(device.report)
+        if passes[-1].difference is not None:
+            result.failed = True
+            result.figures["decisions_identical"] = False
+            result.lines += ["decisions DIFFER", *passes[-1].difference.lines()]
+            return
     frame = pd.DataFrame(transfers(recording, lambda copies: _bytes(layout, copies)))
     measured = np.array([one.seconds for one in passes])
     frame["direction"] = [KINDS[kind] for kind in frame.kind]
@@ -165,8 +169,10 @@ def compare(frame: pd.DataFrame, measured: Any, bounds: Bounds) -> dict[str, Any
         "all": _errors(frame),
         "by_direction": {str(name): _errors(mine) for name, mine in frame.groupby("direction")},
         "by_bytes": {
-            f"{str(name[0])} up to {2 ** name[1]} KiB": _errors(mine)
-            for name, mine in frame.groupby(["direction", np.ceil(np.log2(frame["bytes"] / 1024) / 2).astype(int) * 2])
+            f"{direction} up to {1 << exponent} KiB": _errors(mine[size == exponent])
+            for direction, mine in frame.groupby("direction")
+            for size in [np.ceil(np.log2(mine["bytes"] / 1024) / 2).astype(int) * 2]
+            for exponent in sorted({int(x) for x in size})
         },
         "total_by_repeat_s": [float(x) for x in totals],
         "mape_by_repeat": [float(np.abs(frame.predicted_s / one - 1).mean()) for one in measured],
@@ -174,7 +180,8 @@ def compare(frame: pd.DataFrame, measured: Any, bounds: Bounds) -> dict[str, Any
         "repeat_spread_transfer": float(frame.repeat_spread.median()),
     }
     noisy = (
-        figures["repeat_spread_total"] > bounds.repeat_total or figures["repeat_spread_transfer"] > bounds.repeat_transfer
+        figures["repeat_spread_total"] > bounds.repeat_total
+        or figures["repeat_spread_transfer"] > bounds.repeat_transfer
     )
     good = abs(figures["all"]["total_error"]) <= bounds.total and figures["all"]["mape"] <= bounds.transfer
     figures["verdict"] = "within bounds" if good else TOO_NOISY if noisy or len(measured) < 2 else "outside bounds"
@@ -200,7 +207,9 @@ def _errors(frame: pd.DataFrame) -> dict[str, float]:
 
 
 def _lines(figures: dict[str, Any], options: Options) -> list[str]:
-    head = f"{'':34}{'transfers':>10}{'blocks':>9}{'predicted':>11}{'measured':>11}{'total %':>9}{'MAPE %':>8}{'P50':>6}{'P95':>6}{'bias':>7}"
+    titles = ("transfers", 10), ("blocks", 9), ("predicted", 11), ("measured", 11), ("total %", 9), ("MAPE %", 8)
+    last = ("P50", 6), ("P95", 6), ("bias", 7)
+    head = " " * 34 + "".join(f"{title:>{width}}" for title, width in (*titles, *last))
     rows = {**figures["by_direction"], "all": figures["all"], **figures["by_bytes"]}
     lines = [
         f"decisions identical in every call; {figures['moves']:,} moves, {figures['comparisons']:,} places and"

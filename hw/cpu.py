@@ -1,7 +1,8 @@
 """The reference device: pools in host memory, a thread a stream, real files. What runs where there is no GPU.
 
-"GPU" memory is host memory here, and the report says so. Streams are really asynchronous: the compiled loop of `hw.program`
-works without Python's lock, and threads wait for each other's tickets only. Disk rows are single O_DIRECT calls.
+"GPU" memory is host memory here, and the report says so. Streams are really asynchronous: the compiled loop of
+`hw.program` works without Python's lock, and threads wait for each other's tickets only. Disk rows are single
+O_DIRECT calls.
 
     run({offload: rows, onboard: rows})      main thread          threads
                                              hand over       -->  work, wait for tickets, work ...
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 
 from hw.device import STREAMS, Ran, Report
 from hw.disk import SlotFile, aligned, check_storage
-from hw.errors import HardwareError, StreamStopped, classify
+from hw.errors import HardwareError, StreamStoppedError, classify
 from hw.memory import DISK, TIERS, HostMemory, Layout
 from hw.program import (
     BYTES,
@@ -28,9 +29,9 @@ from hw.program import (
     COPY,
     DISK_READ,
     DISK_WRITE,
+    END,
     FAILED,
     MUTEX_BYTES,
-    END,
     OP,
     POOL_A,
     POOL_B,
@@ -92,7 +93,7 @@ class CpuDevice:
     def run(self, programs: Mapping[int, Program]) -> dict[int, Ran]:
         """See `hw.device.Device`."""
         if self._flags[FAILED]:
-            raise StreamStopped(5, "a stream has failed; nothing more is done before recover()")
+            raise StreamStoppedError(5, "a stream has failed; nothing more is done before recover()")
         for program in programs.values():
             self._check(program)
         for stream, program in programs.items():
@@ -100,7 +101,7 @@ class CpuDevice:
         answers = {stream: self._threads[stream].answer() for stream in programs}
         failures = [ran for ran in answers.values() if isinstance(ran, BaseException)]
         if failures:
-            raise next((f for f in failures if not isinstance(f, StreamStopped)), failures[0])
+            raise next((f for f in failures if not isinstance(f, StreamStoppedError)), failures[0])
         for program in programs.values():
             self._count(program)
         return {stream: ran for stream, ran in answers.items() if isinstance(ran, Ran)}
@@ -237,17 +238,20 @@ class _Stream:
                 times[part],
                 found[part],
             ):
-                raise StreamStopped(5, f"the {self._name} stream stopped because another one failed")
-        return Ran(times[:, :2] * 1e-9, times[:, RAN] * 1e-9, found)
+                raise StreamStoppedError(5, f"the {self._name} stream stopped because another one failed")
+        seconds = np.asarray(times * 1e-9, np.float64)
+        return Ran(seconds[:, :2], seconds[:, RAN], found)
 
     def _disk(self, row: Any, times: Any, found: Any) -> None:
         d, op = self._device, int(row[OP])
         if d._flags[FAILED]:
-            raise StreamStopped(5, f"the {self._name} stream stopped because another one failed")
+            raise StreamStoppedError(5, f"the {self._name} stream stopped because another one failed")
         times[START] = _now()
-        try:
+        try:  # ruff: ignore[too-many-statements-in-try-clause]
             if op == CHECK:
-                found[0] = d.wrong_in_file(int(row[POOL_A]), int(row[SLOT_A]), int(row[SEED]), int(row[BYTES]), self.page)
+                found[0] = d.wrong_in_file(
+                    int(row[POOL_A]), int(row[SLOT_A]), int(row[SEED]), int(row[BYTES]), self.page
+                )
             elif op == DISK_WRITE:
                 d._files[int(row[POOL_B])].write(int(row[SLOT_B]), d.row(int(row[POOL_A]), int(row[SLOT_A])))
             else:

@@ -1,7 +1,7 @@
 """What a device must be able to do. The worker and the measurements know nothing more of it.
 
-A device owns the pools of a `Layout`, some streams, and nothing else; it decides no order: programs (`hw.program`) carry
-their waits. There are two: `hw.cpu` (host memory, a thread a stream, real files) and `hw.cuda`.
+A device owns the pools of a `Layout`, some streams, and nothing else; it decides no order: programs (`hw.program`)
+carry their waits. There are two: `hw.cpu` (host memory, a thread a stream, real files) and `hw.cuda`.
 """
 
 from collections.abc import Mapping

@@ -1,8 +1,8 @@
-"""The disk tier: slot files with rows of a fixed stride, read and written past the page cache where the file system lets us.
+"""The disk tier: slot files with rows of a fixed stride, read and written past the page cache where possible.
 
-It keeps no table of what is where. Rows and buffers are 4 KiB-aligned, so O_DIRECT works everywhere it exists; where it does not
-(tmpfs, some network file systems) files are opened buffered and the report says so. A file belongs to one process, carries
-its name, and is gone when the device closes.
+It keeps no table of what is where. Rows and buffers are 4 KiB-aligned, so O_DIRECT works everywhere it exists; where
+it does not (tmpfs, some network file systems) files are opened buffered and the report says so. A file belongs to one
+process, carries its name, and is gone when the device closes.
 """
 
 import errno
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hw.errors import SlotFileGone, SlotFileShort, classify
+from hw.errors import SlotFileGoneError, SlotFileShortError, classify
 from hw.memory import PAGE, Rows
 
 
@@ -79,7 +79,7 @@ class SlotFile:
         self._check_slot(slot, row)
         while done < len(row):
             try:
-                done += os.pwritev(self._fd, [row[done:]], offset + done)
+                done += os.pwritev(self._fd, [row.data[done:]], offset + done)
             except OSError as error:
                 raise self._fault(error, f"writing {self.rows.name} slot {slot}", offset + done) from None
 
@@ -89,12 +89,12 @@ class SlotFile:
         self._check_slot(slot, row)
         while done < len(row):
             try:
-                got = os.preadv(self._fd, [row[done:]], offset + done)
+                got = os.preadv(self._fd, [row.data[done:]], offset + done)
             except OSError as error:
                 raise self._fault(error, f"reading {self.rows.name} slot {slot}", offset + done) from None
             if got == 0:
                 size = os.fstat(self._fd).st_size
-                raise SlotFileShort(
+                raise SlotFileShortError(
                     errno.ENODATA,
                     f"reading {self.rows.name} slot {slot}: the file has {size} bytes instead of {self.rows.bytes}",
                     str(self.path),
@@ -114,15 +114,15 @@ class SlotFile:
     def verify(self) -> None:
         """The file is still the one that was made, and whole."""
         try:
-            there, mine = os.stat(self.path), os.fstat(self._fd)
+            there, mine = self.path.stat(), os.fstat(self._fd)
         except FileNotFoundError:
-            raise SlotFileGone(
+            raise SlotFileGoneError(
                 errno.ENOENT, f"the slot file of the {self.rows.name} was removed", str(self.path), lost="its blocks"
             ) from None
         if (there.st_dev, there.st_ino) != (mine.st_dev, mine.st_ino):
-            raise SlotFileGone(errno.ESTALE, "another file has taken the slot file's place", str(self.path))
+            raise SlotFileGoneError(errno.ESTALE, "another file has taken the slot file's place", str(self.path))
         if there.st_size < self.rows.bytes:
-            raise SlotFileShort(
+            raise SlotFileShortError(
                 errno.ENODATA, f"the slot file has {there.st_size} bytes instead of {self.rows.bytes}", str(self.path)
             )
 

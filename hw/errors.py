@@ -20,55 +20,55 @@ class HardwareError(OSError):
         return f"{self.path}: {self.strerror}" if self.path else str(self.strerror)
 
 
-class StorageFull(HardwareError):
+class StorageFullError(HardwareError):
     """No space left, a quota, or the file size limit."""
 
 
-class StorageReadOnly(HardwareError):
+class StorageReadOnlyError(HardwareError):
     """The storage directory or the slot file may not be written."""
 
 
-class SlotFileGone(HardwareError):
+class SlotFileGoneError(HardwareError):
     """The slot file is not there, or another file has taken its place."""
 
 
-class SlotFileShort(HardwareError):
+class SlotFileShortError(HardwareError):
     """The slot file ends before the slot does."""
 
 
-class StorageFault(HardwareError):
+class StorageFaultError(HardwareError):
     """The device answered with an I/O error."""
 
 
-class PinnedMemoryRefused(HardwareError):
+class PinnedMemoryError(HardwareError):
     """Host memory could not be page-locked."""
 
 
-class OutOfMemory(HardwareError):
+class OutOfMemoryError(HardwareError):
     """GPU or host memory for the pools is not there."""
 
 
-class PeerLost(HardwareError):
+class PeerLostError(HardwareError):
     """The process at the other end of a transfer has gone."""
 
 
-class StreamStopped(HardwareError):
+class StreamStoppedError(HardwareError):
     """Work behind a failed copy was not done."""
 
 
 KINDS: dict[int, type[HardwareError]] = {
-    codes.ENOSPC: StorageFull,
-    codes.EDQUOT: StorageFull,
-    codes.EFBIG: StorageFull,
-    codes.EACCES: StorageReadOnly,
-    codes.EPERM: StorageReadOnly,
-    codes.EROFS: StorageReadOnly,
-    codes.ENOENT: SlotFileGone,
-    codes.ESTALE: SlotFileGone,
-    codes.ENODATA: SlotFileShort,
-    codes.ENOMEM: OutOfMemory,
-    codes.EPIPE: PeerLost,
-    codes.ECONNRESET: PeerLost,
+    codes.ENOSPC: StorageFullError,
+    codes.EDQUOT: StorageFullError,
+    codes.EFBIG: StorageFullError,
+    codes.EACCES: StorageReadOnlyError,
+    codes.EPERM: StorageReadOnlyError,
+    codes.EROFS: StorageReadOnlyError,
+    codes.ENOENT: SlotFileGoneError,
+    codes.ESTALE: SlotFileGoneError,
+    codes.ENODATA: SlotFileShortError,
+    codes.ENOMEM: OutOfMemoryError,
+    codes.EPIPE: PeerLostError,
+    codes.ECONNRESET: PeerLostError,
 }
 
 TEXTS = {
@@ -84,9 +84,7 @@ TEXTS = {
 }
 
 
-def classify(
-    error: BaseException, what: str, path: str = "", offset: int = -1, lost: str = "nothing"
-) -> HardwareError:
+def classify(error: BaseException, what: str, path: str = "", offset: int = -1, lost: str = "nothing") -> HardwareError:
     """`error` as a member of the family; an error without errno is known by its text, else counts as an I/O error."""
     if isinstance(error, HardwareError):
         return error
@@ -94,4 +92,4 @@ def classify(
     if code is None:
         text = str(error).lower()
         code = next((number for words, number in TEXTS.items() if words in text), codes.EIO)
-    return KINDS.get(code, StorageFault)(code, what, path, offset, lost)
+    return KINDS.get(code, StorageFaultError)(code, what, path, offset, lost)

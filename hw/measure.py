@@ -1,7 +1,8 @@
 """Measures what copies cost on a device: blocks of one size, so many a batch, one way or both at once; and files.
 
-It fits nothing (`experiments.calibrate` does). Every cell is warmed up once, then repeated; rows are taken in random order
-through the whole pool, so that no processor cache keeps them; their content is that of stamps, which does not compress.
+It fits nothing (`experiments.calibrate` does). Every cell is warmed up once, then repeated; rows are taken in random
+order through the whole pool, so that no processor cache keeps them; their content is that of stamps, which does not
+compress.
 """
 
 import os
@@ -66,7 +67,7 @@ class Copies:
                 device.fill(pool, slot, 2 * slot + pool)
 
     def measure(self, cell: Cell, batches: int, repeats: int) -> Iterator[Sample]:
-        """Samples of a cell: in each repeat `batches` batches of `cell.blocks` blocks. The first repeat is not counted."""
+        """Samples of a cell: `batches` batches of `cell.blocks` blocks a repeat, the first not counted."""
         ways = [cell.way] if cell.mode == "alone" else [cell.way, "d2h" if cell.way == "h2d" else "h2d"]
         for repeat in range(-1, repeats):
             seconds, blocks = 0.0, 0
@@ -83,7 +84,10 @@ class Copies:
         if len(programs) > 1:
             streams = list(programs)
             marks = {stream: self.device.done(stream) + 1 for stream in streams}
-            gates = {a: [[DELAY] + [0] * 7, *([WAIT, b, marks[b], 0, 0, 0, 0, -1] for b in streams if b != a)] for a in streams}
+            gates = {
+                a: [[DELAY] + [0] * 7, *([WAIT, b, marks[b], 0, 0, 0, 0, -1] for b in streams if b != a)]
+                for a in streams
+            }
             programs = {s: np.concatenate([np.array(gates[s], np.int64), p]) for s, p in programs.items()}
         ran = self.device.run(programs)
         copies = {s: p[:, OP] == COPY for s, p in programs.items()}
@@ -135,7 +139,7 @@ class Files:
             def work(number: int, slots: list[int] = slots, step: int = cell.blocks) -> None:
                 page = self._page(number)
                 for slot in slots[number::step]:
-                    move(slot, page)  # noqa: B023
+                    move(slot, page)  # ruff: ignore[function-uses-loop-variable]
 
             begun = time.perf_counter()
             if cell.blocks == 1:

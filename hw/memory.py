@@ -1,8 +1,8 @@
 """Where blocks lie in real memory: pools of equal rows, one row a block, one pool for each window, tier and part.
 
-It decides no sizes: block counts and bytes come from the arithmetic the simulator uses. A block is one contiguous span in
-each of its window's pools (values, and scales where the cache has them), as in TensorRT-LLM. Rows are padded to 4 KiB, so
-that files can be read and written past the page cache.
+It decides no sizes: block counts and bytes come from the arithmetic the simulator uses. A block is one contiguous
+span in each of its window's pools (values, and scales where the cache has them), as in TensorRT-LLM. Rows are padded
+to 4 KiB, so that files can be read and written past the page cache.
 
     window 0:  gpu    [ row 0 | row 1 | ... ]   part 0 (values)      pool number = order of this picture, top down
                host   [ row 0 | row 1 | ... ]   part 0
@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hw.errors import OutOfMemory
+from hw.errors import OutOfMemoryError
 from kvcache.tables import Pool
 
 GPU, HOST, DISK = range(3)
@@ -125,15 +125,16 @@ class HostMemory:
     def __init__(self, size: int, what: str) -> None:
         self.size = max(size, PAGE)
         if self.size > 0.9 * available_bytes():
-            raise OutOfMemory(
+            raise OutOfMemoryError(
                 errno.ENOMEM,
-                f"the {what} needs {self.size / 2**30:.2f} GiB of host memory and {available_bytes() / 2**30:.2f} GiB are"
-                " available: lower capacity.gpu_tokens or capacity.host_tokens",
+                f"the {what} needs {self.size / 2**30:.2f} GiB of host memory,"
+                f" {available_bytes() / 2**30:.2f} GiB are free: lower capacity.gpu_tokens or capacity.host_tokens",
             )
         try:
             self._map = mmap.mmap(-1, self.size)
         except OSError as error:
-            raise OutOfMemory(error.errno or errno.ENOMEM, f"{self.size} bytes for the {what} were refused") from None
+            code = error.errno or errno.ENOMEM
+            raise OutOfMemoryError(code, f"{self.size} bytes for the {what} were refused") from None
         if hasattr(mmap, "MADV_HUGEPAGE"):
             self._map.madvise(mmap.MADV_HUGEPAGE)
         self.array: NDArray[np.uint8] = np.frombuffer(self._map, np.uint8)

@@ -1,8 +1,8 @@
 """Turns the engine's commands into programs for the streams of a device: who copies what, who waits for whom.
 
-It decides no copy. Onboard (with copies inside the GPU), offload, disk write and disk read have a stream each, as in the
-simulator; see `hw.ordering` for the waits. Programs of several steps may be gathered and run at once: the waits between the
-steps are in them.
+It decides no copy. Onboard (with copies inside the GPU), offload, disk write and disk read have a stream each, as in
+the simulator; see `hw.ordering` for the waits. Programs of several steps may be gathered and run at once: the waits
+between the steps are in them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,7 +33,7 @@ KINDS = ("offload", "onboard", "disk write", "disk read", "copy inside the GPU")
 
 
 class Mover:
-    """Gathers rows for the streams of `device` and runs them. `check`: compare every destination right after its copy."""
+    """Gathers rows for the streams of `device` and runs them. `check`: compare each destination after its copy."""
 
     def __init__(self, device: Device, stamps: Stamps, *, check: bool, rules: frozenset[str] = RULES) -> None:
         self.device, self.stamps, self.check = device, stamps, check
@@ -94,7 +94,9 @@ class Mover:
         self._hazards.clear()
         layout = self.device.layout
         if reads:
-            self._kernels = self._add(COMPUTE, [DELAY, 0, 0, 0, 0, 0, 0, -1], Entry(tuple(reads), what="kernels")).ticket
+            self._kernels = self._add(
+                COMPUTE, [DELAY, 0, 0, 0, 0, 0, 0, -1], Entry(tuple(reads), what="kernels")
+            ).ticket
         for window, slot, node in writes:
             place = layout.place(window, GPU, slot)
             seed = self.stamps.compute(place, node)

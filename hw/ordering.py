@@ -1,7 +1,8 @@
 """Who must wait for whom: events per place in memory, and a checker that proves a log of rows was ordered.
 
-Places, not blocks: two blocks change places when one is offloaded, so only the memory itself can say who is still reading or
-writing it. Models the two maps of `KVCacheTransferManager`, with reads kept per stream. Before a copy from s to d:
+Places, not blocks: two blocks change places when one is offloaded, so only the memory itself can say who is still
+reading or writing it. Models the two maps of `KVCacheTransferManager`, with reads kept per stream. Before a copy from
+s to d:
 
     its stream waits for the pending write of s        read after write
                      for the pending reads of d        write after read

@@ -1,7 +1,8 @@
-"""What this machine has for moving KV cache: GPUs, drivers, memory limits, the file system and device behind a directory.
+"""What this machine has for moving KV cache: GPUs, drivers, limits, the file system behind a directory.
 
-It changes nothing and needs nothing: what is not there is reported as not there. Everything that is known to hang or crash in some
-set-ups (opening the cuFile driver, CUDA itself, NIXL's plug-ins) runs in a child process with a time limit.
+It changes nothing and needs nothing: what is not there is reported as not there. Everything that is known to hang or
+crash in some set-ups (opening the cuFile driver, CUDA itself, NIXL's plug-ins) runs in a child process with a time
+limit.
 """
 
 import ctypes.util
@@ -32,7 +33,8 @@ d.cuInit(0)
 names = ('ASYNC_ENGINE_COUNT', 'PAGEABLE_MEMORY_ACCESS', 'PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES',
          'HOST_REGISTER_SUPPORTED', 'GPU_DIRECT_RDMA_SUPPORTED', 'DMA_BUF_SUPPORTED', 'HOST_NUMA_ID')
 A = d.CUdevice_attribute
-got = {n: d.cuDeviceGetAttribute(getattr(A, 'CU_DEVICE_ATTRIBUTE_' + n), 0) for n in names if hasattr(A, 'CU_DEVICE_ATTRIBUTE_' + n)}
+known = {n: getattr(A, 'CU_DEVICE_ATTRIBUTE_' + n, None) for n in names}
+got = {n: d.cuDeviceGetAttribute(a, 0) for n, a in known.items() if a is not None}
 print(json.dumps({n: int(v[1]) for n, v in got.items()}))
 """
 NVML = """
@@ -46,13 +48,16 @@ for i in range(n.nvmlDeviceGetCount()):
         except Exception as e: return str(e)
     c2c = ask(getattr(n, 'nvmlDeviceGetC2cModeInfoV', lambda h: None))
     out.append({'name': str(ask(n.nvmlDeviceGetName)), 'pcie_generation': ask(n.nvmlDeviceGetCurrPcieLinkGeneration),
-        'pcie_width': ask(n.nvmlDeviceGetCurrPcieLinkWidth), 'pcie_generation_max': ask(n.nvmlDeviceGetMaxPcieLinkGeneration),
-        'nvlink_c2c': getattr(c2c, 'isC2cEnabled', None), 'bus': str(getattr(ask(n.nvmlDeviceGetPciInfo), 'busId', ''))})
+        'pcie_width': ask(n.nvmlDeviceGetCurrPcieLinkWidth),
+        'pcie_generation_max': ask(n.nvmlDeviceGetMaxPcieLinkGeneration),
+        'nvlink_c2c': getattr(c2c, 'isC2cEnabled', None),
+        'bus': str(getattr(ask(n.nvmlDeviceGetPciInfo), 'busId', ''))})
 print(json.dumps({'driver': str(n.nvmlSystemGetDriverVersion()), 'gpus': out}))
 """
 KVIKIO = """
 import json, os, sys, tempfile, numpy as np, kvikio, kvikio.defaults as d, kvikio.cufile_driver as c
-out = {'version': kvikio.__version__, 'compat_mode': str(d.get('compat_mode')), 'posix_preferred': bool(d.is_compat_mode_preferred())}
+out = {'version': kvikio.__version__, 'compat_mode': str(d.get('compat_mode')),
+       'posix_preferred': bool(d.is_compat_mode_preferred())}
 try: out['gds_available'] = bool(c.get('is_gds_available'))
 except Exception as e: out['gds_available'] = str(e)[:200]
 print(json.dumps(out), flush=True)
@@ -86,7 +91,9 @@ def child(code: str, *arguments: str, limit_s: float = LIMIT_S) -> dict[str, Any
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False)
     except subprocess.TimeoutExpired as error:
-        heard = _last_json((error.stdout or b"").decode() if isinstance(error.stdout, bytes) else str(error.stdout or ""))
+        heard = _last_json(
+            (error.stdout or b"").decode() if isinstance(error.stdout, bytes) else str(error.stdout or "")
+        )
         return {**heard, "error": f"no answer in {limit_s:g} s"}
     heard = _last_json(done.stdout)
     if done.returncode < 0:

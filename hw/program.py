@@ -6,8 +6,8 @@ A device reads the same rows whatever it is made of; here is the loop for host m
     WAIT    until stream A has done B rows in all      CHECK   compare row A with the pattern of SEED
     DELAY   BYTES nanoseconds                          DISK_*  row A -> row B, one of them in a file; not done here
 
-Every row counts: a stream's n-th row is its ticket n, so "wait for stream a, ticket n" is an event that was recorded after
-that row. Rows are addressed as (pool, slot); `base` and `stride` say where pools lie.
+Every row counts: a stream's n-th row is its ticket n, so "wait for stream a, ticket n" is an event that was recorded
+after that row. Rows are addressed as (pool, slot); `base` and `stride` say where pools lie.
 """
 
 import os
@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 from numba import config, njit, types
-from numba.core.typing import signature
 from numpy.typing import NDArray
 
 Program = NDArray[np.int64]
@@ -32,9 +31,11 @@ FAILED = 0
 
 PATTERN = 0x9E3779B97F4A7C15 - (1 << 64)  # odd: word i of a stamp is seed + i * PATTERN, wrapping
 
-_JIT = not config.DISABLE_JIT
+_JIT = not getattr(config, "DISABLE_JIT", 0)
 if _JIT:
     _word, _int = types.uintp, types.int32
+    from numba.core.typing.templates import signature
+
     _memcpy: Any = types.ExternalFunction("memcpy", signature(_word, _word, _word, _word))
     _yield: Any = types.ExternalFunction("sched_yield", signature(_int))
     _clock: Any = types.ExternalFunction("clock_gettime", signature(_int, _int, _word))
@@ -131,8 +132,8 @@ def run_rows(
 ) -> bool:
     """Work off `program` on stream `me`; its times go to `times`, what a CHECK found to `found`.
 
-    `words` is the whole memory, which begins at address `memory`; pools lie `base` bytes into it. False: given up because
-    a stream has failed.
+    `words` is the whole memory, which begins at address `memory`; pools lie `base` bytes into it. False: given up
+    because a stream has failed.
     """
     for i in range(len(program)):
         op, size = program[i, OP], program[i, BYTES]

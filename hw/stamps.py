@@ -1,7 +1,8 @@
 """What every place should hold: a stamp made of the key and the version of the content computed there.
 
-It follows commands in the order the policy gave them, which is what their order in memory must amount to. Real bytes are
-compared with it after moves. A version is new for each computed block, so that old content of the same key shows too.
+It follows commands in the order the policy gave them, which is what their order in memory must amount to. Real bytes
+are compared with it after moves. A version is new for each computed block, so that old content of the same key shows
+too.
 """
 
 import numpy as np
@@ -11,7 +12,7 @@ from hw.memory import Layout
 WHOLE = 0
 
 
-class WrongBytes(AssertionError):
+class WrongBytesError(AssertionError):
     """A place does not hold what was put there."""
 
 
@@ -53,16 +54,10 @@ class Stamps:
         part = "" if tokens == WHOLE else f", first {tokens} tokens"
         return f"key node {self.node[place]} version {self.version[place]}{part}"
 
-    def wrong(self, place: int, pool: int, byte: int, after: str) -> WrongBytes:
+    def wrong(self, place: int, pool: int, byte: int, after: str) -> WrongBytesError:
         """The failure that names the block."""
         rows = self.layout.rows[pool]
-        return WrongBytes(
+        return WrongBytesError(
             f"after {after}: {self.layout.name(place)} (part {rows.part}) should hold {self.describe(place)}"
             f" and differs from byte {byte} on"
         )
-
-
-
-
-
-

@@ -1,8 +1,8 @@
 """One engine on real memory: carries out its commands on a device, keeps the times, and checks the bytes.
 
-The engine is the object that the simulator uses; nothing is decided here. A step is TensorRT-LLM's: copies start after the
-kernels before, kernels start after the copies (`hw.mover`). Kernels fill the blocks they compute with stamps; after every
-move the destination is compared, and when a request starts, so is every block it found.
+The engine is the object that the simulator uses; nothing is decided here. A step is TensorRT-LLM's: copies start
+after the kernels before, kernels start after the copies (`hw.mover`). Kernels fill the blocks they compute with
+stamps; after every move the destination is compared, and when a request starts, so is every block it found.
 """
 
 from typing import Literal, NamedTuple
@@ -15,7 +15,7 @@ from hw.memory import GPU
 from hw.mover import KINDS, ROUTES, Mover
 from hw.ordering import RULES
 from hw.program import COPY, DISK_READ, DISK_WRITE, OP, ORIGIN
-from hw.stamps import Stamps, WrongBytes
+from hw.stamps import Stamps, WrongBytesError
 from kvcache.commands import Commands, SansIOEngine
 from kvcache.line import GENERATING, N_ACTIVE, N_STARTED, POSITION, REQUEST, TARGET
 from kvcache.tables import C_TOKENS_PER_BLOCK, SLOT
@@ -76,9 +76,7 @@ class Worker:
             self._compare(commands)
         return StepTimes(self._moved(commands, seconds, clock), max(0.0, last - first))
 
-    def _moved(
-        self, commands: Commands, seconds: NDArray[np.float64], clock: NDArray[np.float64]
-    ) -> tuple[Moved, ...]:
+    def _moved(self, commands: Commands, seconds: NDArray[np.float64], clock: NDArray[np.float64]) -> tuple[Moved, ...]:
         layout, moved = self.device.layout, []
         for kind in range(len(KINDS)):
             mine = commands.copies[:, 0] == kind
@@ -113,7 +111,7 @@ class Worker:
                 raise self.stamps.wrong(place, pool, byte, after)
 
     def kernels(self, seconds: float = 0.0) -> None:
-        """Compute the step that was begun: fill its blocks, then wait `seconds`; `last_kernels_s` is what the wait took."""
+        """Compute the step begun: fill its blocks, then wait `seconds` (`last_kernels_s`: what that took)."""
         if self._check != "none":
             self._check_found()
         self.mover.kernels(self._computed(), seconds=seconds)
@@ -155,7 +153,7 @@ class Worker:
                 for window, slot in self._places(sequence, position):
                     place = self.device.layout.place(window, GPU, slot)
                     if self.stamps.node[place] != node:
-                        raise WrongBytes(
+                        raise WrongBytesError(
                             f"request {request} found {self.stamps.describe(place)} at block {position}, in"
                             f" {self.device.layout.name(place)}, instead of key node {node}"
                         )

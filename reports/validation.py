@@ -1,4 +1,4 @@
-"""Draws predicted against measured times of copies, and the error over the bytes a transfer moves. It decides nothing."""
+"""Draws predicted against measured times of copies, and the error over a transfer's bytes. It decides nothing."""
 
 from pathlib import Path
 
@@ -22,12 +22,17 @@ def picture(transfers: pd.DataFrame, bound: float, title: str, path: Path) -> Pa
             look = {"s": 12, "alpha": 0.5, "color": colour, "marker": marker, "linewidths": 0, "label": str(name)}
             left.scatter(1e3 * mine.measured_s, 1e3 * mine.predicted_s, **look)
             right.scatter(mine.bytes / 2**20, 100 * (mine.predicted_s / mine.measured_s - 1), **look)
-        ends = np.array([transfers[["measured_s", "predicted_s"]].min().min(), transfers[["measured_s", "predicted_s"]].max().max()])
+        ends = np.array([
+            transfers[["measured_s", "predicted_s"]].min().min(),
+            transfers[["measured_s", "predicted_s"]].max().max(),
+        ])
         left.plot(1e3 * ends, 1e3 * ends, color="0.4", linewidth=1)
         left.set(xscale="log", yscale="log", xlabel="measured (ms)", ylabel="predicted (ms)")
         for edge in (-bound, 0, bound):
             right.axhline(100 * edge, color="0.4", linewidth=1, linestyle="-" if edge == 0 else ":")
-        right.set(xscale="log", xlabel="bytes of the transfer (MiB)", ylabel="error of the prediction (%)", ylim=(-150, 150))
+        right.set(
+            xscale="log", xlabel="bytes of the transfer (MiB)", ylabel="error of the prediction (%)", ylim=(-150, 150)
+        )
         left.legend()
         figure.suptitle(title)
         with written(path) as temporary:

@@ -1,4 +1,4 @@
-"""Waits between copies: the checker finds each one that is left out, and with all of them no schedule corrupts a byte."""
+"""Waits between copies: the checker finds each one left out; with all of them no schedule corrupts a byte."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ from hw.ordering import (
     Event,
     races,
 )
-from hw.stamps import Stamps, WrongBytes
+from hw.stamps import Stamps, WrongBytesError
 from kvcache import tables
 from tests.hw.conftest import BLOCKS
 
@@ -53,7 +53,9 @@ def verify(mover: Mover) -> None:
                 place = layout.place(window, tier, slot)
                 for pool in layout.parts[window, tier]:
                     size = layout.part_bytes(pool, int(mover.stamps.tokens[place]))
-                    assert mover.device.first_wrong(pool, slot, mover.stamps.seed(place), size) == -1, layout.name(place)
+                    assert mover.device.first_wrong(pool, slot, mover.stamps.seed(place), size) == -1, layout.name(
+                        place
+                    )
 
 
 PLANTED = {
@@ -99,7 +101,7 @@ def test_a_missing_wait_really_corrupts_and_the_block_is_named(device: CpuDevice
     """The first copy is 20 ms late, the second does not wait for it."""
     mover = filled(device, RULES - {rule})
     gather(mover, PLANTED[rule], delay_ns=20_000_000)
-    with pytest.raises(WrongBytes, match=r"slot \d+ of window 0 .*should hold key node \d+ version \d+"):
+    with pytest.raises(WrongBytesError, match=r"slot \d+ of window 0 .*should hold key node \d+ version \d+"):
         mover.run()
 
 

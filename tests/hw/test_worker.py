@@ -13,11 +13,11 @@ from experiments.lockstep import Recording, record, replay
 from experiments.ready import Ready, ready, whole
 from experiments.run import run
 from experiments.spec import Spec
-from experiments.validate import Options, validate
 from experiments.trace import Trace
+from experiments.validate import Options, validate
 from hw.cpu import CpuDevice
 from hw.memory import GPU, HOST, Layout
-from hw.stamps import WrongBytes
+from hw.stamps import WrongBytesError
 from hw.worker import Check, Worker
 from kvcache.commands import SansIOEngine
 from kvcache.request import Requests
@@ -106,14 +106,17 @@ def test_a_copy_that_never_happened_is_noticed_and_named(chat: Requests) -> None
                         program[(program == row).all(axis=1), 5] = 8  # a word instead of the block
             return super().run(programs)
 
-    with closing(Forgetful(layout)) as device, pytest.raises(WrongBytes, match=r"slot \d+ .*key node \d+ version \d+"):
+    said = r"slot \d+ .*key node \d+ version \d+"
+    with closing(Forgetful(layout)) as device, pytest.raises(WrongBytesError, match=said):
         replay(work, recording, device)
 
 
 def test_a_policy_that_decides_otherwise_is_stopped_at_the_first_call_that_differs(chat: Requests) -> None:
     """Replayed with another threshold: the first call with an offload differs."""
     work, recording, layout = made(chat)
-    other = replace(work, plan=replace(work.plan, settings=work.plan.settings._replace(secondary_offload_min_priority=90)))
+    other = replace(
+        work, plan=replace(work.plan, settings=work.plan.settings._replace(secondary_offload_min_priority=90))
+    )
     with closing(CpuDevice(layout)) as device:
         result = replay(other, recording, device)
     assert result.difference is not None
@@ -129,7 +132,7 @@ def test_content_under_a_wrong_key_is_noticed(chat: Requests) -> None:
     work, recording, layout = made(chat)
     engine = SansIOEngine(engine_of(work, whole(work)))
     with closing(CpuDevice(layout)) as device:
-        worker, before = Worker(engine, device), 0
+        worker = Worker(engine, device)
         found, node = worker._check_found, worker._node
 
         def check_found() -> None:
@@ -138,7 +141,9 @@ def test_content_under_a_wrong_key_is_noticed(chat: Requests) -> None:
             worker._node = node  # type: ignore[method-assign]
 
         worker._check_found = check_found  # type: ignore[method-assign]
-        with pytest.raises(WrongBytes, match="instead of key node"):
+
+        def serve() -> None:
+            before = 0
             for call in recording.calls:
                 for request in range(before, call.arrived):
                     engine.arrive(request)
@@ -147,6 +152,9 @@ def test_content_under_a_wrong_key_is_noticed(chat: Requests) -> None:
                 worker.kernels()
                 if call.commands.step is not None:
                     engine.finish(call.commands.step, call.finish_s)
+
+        with pytest.raises(WrongBytesError, match="instead of key node"):
+            serve()
 
 
 def test_pools_have_the_sizes_of_the_simulator(chat: Requests) -> None:
