@@ -313,7 +313,7 @@ class TestScheduledAhead:
 
     def test_a_request_preempted_while_its_last_token_is_made_waits_no_longer(self) -> None:
         # 8 blocks, 4 prompts of 8 tokens; the last one wants one token, and step 1 makes it. Step 2, scheduled
-        # meanwhile: the first needs a block, so the last goes and leaves one for the second; the third pre-empts itself.
+        # meanwhile: the first needs a block: the last goes and leaves one for the second; the third pre-empts itself.
         it = vllm([prompt(1, 8), prompt(4, 8), prompt(2, 8), prompt(3, 8)], [3, 3, 3, 1], 8, ahead=True)
         it.arrive(0, 1, 2, 3)
         assert it.start(0) == ({0: 9, 1: 9}, 32, 0)

@@ -21,6 +21,7 @@ from experiments.published_vllm import (
 )
 from experiments.run import run
 from experiments.trace import Trace
+from sim.hardware import load_hardware
 
 FIRST, REST = slice(0, FITTED_ON), slice(FITTED_ON, None)
 
@@ -79,6 +80,15 @@ def test_command_line_run_gives_the_same_times(ours: Seen) -> None:
     assert row["tpot_s"]["mean"] == pytest.approx(np.nanmean(ours.tpot_s))
     assert row["makespan_s"] == pytest.approx(ours.end_s.max())
     assert row["gpu_blocks"] == 2587
+
+
+def test_another_card_needs_its_data_sheet_only(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "vllm-profile.md").read_text(encoding="utf-8")
+    (tmp_path / "my-card.yaml").write_text(page.split("```yaml\n")[1].split("```")[0], encoding="utf-8")
+    other, this = load_hardware(tmp_path / "my-card.yaml"), load_hardware("rtx4090")
+    assert (other.hbm_bytes_per_s, other.flops["bf16"]) == (1.2e12, 200e12)
+    for name in ("hbm_efficiency", "linear_efficiency", "step_overhead_s", "attention_half_context_tokens"):
+        assert getattr(other, name) == getattr(this, name)
 
 
 def test_table_and_plot_show_both_runs(ours: Seen, tmp_path: Path) -> None:
