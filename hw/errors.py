@@ -91,5 +91,7 @@ def classify(error: BaseException, what: str, path: str = "", offset: int = -1, 
     code = getattr(error, "errno", None)
     if code is None:
         text = str(error).lower()
-        code = next((number for words, number in TEXTS.items() if words in text), codes.EIO)
+        code = next((number for words, number in TEXTS.items() if words in text), None)
+    if code is None:
+        code, what = codes.EIO, f"{what}: {' '.join(str(error).split())[:300]}"
     return KINDS.get(code, StorageFaultError)(code, what, path, offset, lost)

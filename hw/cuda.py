@@ -1,0 +1,364 @@
+"""A GPU: pools as tensors, pinned host memory, CUDA streams and events, files by kvikio or by way of pinned memory.
+
+Not yet run on a GPU: what decides the order (here) is tested with a stand-in for the runtime that delays and reorders
+everything streams allow; what talks to CUDA (`hw.cuda_torch`) is thin. Rows are issued stream by stream; a row that waits
+for a ticket not issued yet lets the other streams go first, so programs may refer to each other in any order.
+
+Copies are timed by events around each run of copies that no wait interrupts; a row's time is its run's, divided by bytes.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hw.device import DISK_IN, DISK_OUT, STREAMS, Ran, Report
+from hw.disk import SlotFile, aligned, check_storage
+from hw.errors import HardwareError, StreamStoppedError, classify
+from hw.memory import DISK, GPU, HOST, TIERS, Layout
+from hw.program import (
+    BYTES,
+    CHECK,
+    COPY,
+    DELAY,
+    DISK_READ,
+    DISK_WRITE,
+    END,
+    OP,
+    POOL_A,
+    POOL_B,
+    SEED,
+    SLOT_A,
+    SLOT_B,
+    STAMP,
+    START,
+    WAIT,
+    Program,
+    fill,
+    first_wrong,
+)
+
+
+class Runtime(Protocol):
+    """What is needed of CUDA. Pools, rows, streams and events are the runtime's own objects."""
+
+    name: str
+    facts: dict[str, Any]
+
+    def gpu_pool(self, rows: int, stride: int) -> Any:
+        """GPU memory as [rows, stride] bytes."""
+
+    def host_pool(self, rows: int, stride: int) -> Any:
+        """Pinned host memory as [rows, stride] bytes."""
+
+    def stream(self) -> Any:
+        """A new stream."""
+
+    def event(self) -> Any:
+        """A new event that keeps its time."""
+
+    def record(self, event: Any, stream: Any) -> None:
+        """Behind what `stream` was given so far."""
+
+    def wait(self, stream: Any, event: Any) -> None:
+        """`stream` goes on after `event`."""
+
+    def seconds(self, first: Any, last: Any) -> float:
+        """From one recorded event to another, once both are reached."""
+
+    def copy(self, moves: list[tuple[Any, Any]], stream: Any) -> None:
+        """Byte rows (target, source), in order."""
+
+    def stamp(self, row: Any, seed: int, stream: Any) -> None:
+        """Write the pattern of `seed`."""
+
+    def compare(self, row: Any, seed: int, stream: Any) -> Callable[[], bool]:
+        """Whether a row differs from the pattern; the answer is there once the stream is synchronized."""
+
+    def compute(self, seconds: float, stream: Any) -> None:
+        """Kernels that keep the GPU busy about so long."""
+
+    def synchronize(self, stream: Any) -> None:
+        """Wait until a stream has done everything; its failure is raised."""
+
+    def bytes_of(self, row: Any) -> NDArray[np.uint8]:
+        """A row of either memory as host bytes (a copy, of GPU memory)."""
+
+    def put(self, row: Any, data: NDArray[np.uint8]) -> None:
+        """Host bytes into a row, now."""
+
+    def gpu_file(self, file: SlotFile) -> Any:
+        """A kvikio file for reading straight into GPU rows, or None where that is not possible."""
+
+    def close(self) -> None:
+        """Give all memory back."""
+
+
+class CudaDevice:
+    """See the module's text and `hw.device.Device`."""
+
+    def __init__(
+        self, layout: Layout, storage: Path | None = None, number: int = 0, runtime: Runtime | None = None
+    ) -> None:
+        if runtime is None:
+            from hw.cuda_torch import TorchRuntime
+
+            runtime = TorchRuntime(number)
+        self.layout, self.runtime = layout, runtime
+        self.report = Report(runtime.name, facts=runtime.facts)
+        self._files: dict[int, SlotFile] = {}
+        self._gpu_files: dict[int, Any] = {}
+        self._pools: dict[int, Any] = {}
+        self._issued = [0] * len(STREAMS)
+        self._failed = False
+        try:
+            for i, rows in enumerate(layout.rows):
+                if rows.tier == GPU:
+                    self._pools[i] = runtime.gpu_pool(rows.blocks, rows.stride)
+                elif rows.tier == HOST:
+                    self._pools[i] = runtime.host_pool(rows.blocks, rows.stride)
+                elif rows.blocks > 0:
+                    self._open_file(i, storage)
+            self._streams = [runtime.stream() for _ in STREAMS]
+            self._bounce = runtime.host_pool(1, max((rows.stride for rows in layout.rows), default=4096))
+        except BaseException:
+            self.close()
+            raise
+
+    def _open_file(self, pool: int, storage: Path | None) -> None:
+        file = self._files[pool] = SlotFile(check_storage(storage), self.layout.rows[pool])
+        if file.note:
+            self.report.note(file.note)
+        self._gpu_files[pool] = self.runtime.gpu_file(file)
+        if self._gpu_files[pool] is None:
+            self.report.note("files are read into pinned memory and copied to the GPU from there (no kvikio)")
+
+    def done(self, stream: int) -> int:
+        """See `hw.device.Device`."""
+        return self._issued[stream]
+
+    def run(self, programs: Mapping[int, Program]) -> dict[int, Ran]:
+        """See `hw.device.Device`."""
+        if self._failed:
+            raise StreamStoppedError(5, "a stream has failed; nothing more is done before recover()")
+        issue = _Issue(self, programs)
+        try:
+            issue.all()
+            return issue.results()
+        except HardwareError:
+            self._failed = True
+            raise
+        except (OSError, RuntimeError) as error:
+            self._failed = True
+            raise classify(error, f"device {self.report.device}", lost="contents of the pools") from error
+        finally:
+            for stream, program in programs.items():
+                self._issued[stream] = issue.first[stream] + len(program)
+
+    def row(self, pool: int, slot: int) -> Any:
+        """A row of memory, as the runtime has it."""
+        assert 0 <= slot < self.layout.rows[pool].blocks, f"slot {slot} of the {self.layout.rows[pool].name}"
+        return self._pools[pool][slot]
+
+    def fill(self, pool: int, slot: int, seed: int) -> None:
+        """See `hw.device.Device`."""
+        page = aligned(self.layout.rows[pool].stride)
+        fill(page[: self.layout.rows[pool].size].view(np.int64), seed)
+        if pool in self._files:
+            self._files[pool].write(slot, page)
+        else:
+            self.runtime.put(self.row(pool, slot), page)
+
+    def first_wrong(self, pool: int, slot: int, seed: int, size: int) -> int:
+        """See `hw.device.Device`."""
+        if pool in self._files:
+            page = aligned(self.layout.rows[pool].stride)
+            self._files[pool].read(slot, page)
+        else:
+            page = self.runtime.bytes_of(self.row(pool, slot))
+        return int(first_wrong(page[:size].view(np.int64), seed))
+
+    def recover(self) -> None:
+        """See `hw.device.Device`. A CUDA failure that sticks to the process shows again at the next run."""
+        self._failed = False
+
+    def close(self) -> None:
+        """See `hw.device.Device`."""
+        for gpu_file in self._gpu_files.values():
+            if gpu_file is not None:
+                gpu_file.close()
+        for file in self._files.values():
+            file.close()
+        self._pools.clear()
+        self.runtime.close()
+
+
+class _Issue:
+    """One `run`: rows go to the streams in an order that lets every wait find its event."""
+
+    def __init__(self, device: CudaDevice, programs: Mapping[int, Program]) -> None:
+        self.device, self.programs = device, programs
+        self.first = {stream: device.done(stream) for stream in range(len(STREAMS))}
+        self._at = dict.fromkeys(programs, 0)
+        self._wanted = {
+            (int(row[POOL_A]), int(row[SLOT_A])) for rows in programs.values() for row in rows[rows[:, OP] == WAIT]
+        }
+        self._events: dict[tuple[int, int], Any] = {}
+        self._spans: list[tuple[int, list[int], Any, Any]] = []  # stream, rows, event before and behind
+        self._answers: list[tuple[int, int, Callable[[], bool]]] = []
+        self._times = {stream: np.full((len(rows), 2), np.nan) for stream, rows in programs.items()}
+        self._clock = 0.0
+
+    def all(self) -> None:
+        """Start together: every stream waits for one event, which is also where times are counted from."""
+        r, d = self.device.runtime, self.device
+        self._zero = r.event()
+        lead = next(iter(self.programs))
+        for stream in self.programs:
+            r.synchronize(d._streams[stream])
+        r.record(self._zero, d._streams[lead])
+        for stream in self.programs:
+            r.wait(d._streams[stream], self._zero)
+        r.synchronize(d._streams[lead])
+        self._clock = time.perf_counter()
+        # files block this thread, so the other streams get their work first
+        order = sorted(self.programs, key=lambda stream: stream in {DISK_OUT, DISK_IN})
+        moved = True
+        while moved:
+            moved = any([self._advance(stream) for stream in order])
+        stuck = [STREAMS[s] for s in self.programs if self._at[s] < len(self.programs[s])]
+        if stuck:
+            raise ValueError(f"these streams wait for what never comes: {', '.join(stuck)}")
+        for stream in self.programs:
+            r.synchronize(d._streams[stream])
+
+    def _advance(self, stream: int) -> bool:
+        """Issue rows of one stream as far as possible; False: none."""
+        program, begun = self.programs[stream], self._at[stream]
+        while self._at[stream] < len(program):
+            row = program[self._at[stream]]
+            if row[OP] == WAIT and not self._ready(int(row[POOL_A]), int(row[SLOT_A])):
+                break
+            if row[OP] == COPY:
+                self._copies(stream)
+            else:
+                self._other(stream, row)
+                self._issued(stream, 1)
+        return self._at[stream] > begun
+
+    def _ready(self, stream: int, ticket: int) -> bool:
+        return ticket <= self.first[stream] + self._at.get(stream, 0)
+
+    def _issued(self, stream: int, rows: int) -> None:
+        """Record the events that somebody will wait for."""
+        r = self.device.runtime
+        for _ in range(rows):
+            self._at[stream] += 1
+            key = (stream, self.first[stream] + self._at[stream])
+            if key in self._wanted:
+                self._events[key] = r.event()
+                r.record(self._events[key], self.device._streams[stream])
+
+    def _copies(self, stream: int) -> None:
+        """The run of copies that begins here; it ends behind a row that somebody waits for."""
+        program, at, d = self.programs[stream], self._at[stream], self.device
+        rows = []
+        while at < len(program) and program[at, OP] == COPY:
+            rows.append(at)
+            at += 1
+            if (stream, self.first[stream] + at) in self._wanted:
+                break
+        moves = []
+        for i in rows:
+            row, size = program[i], int(program[i, BYTES])
+            source = d.row(int(row[POOL_A]), int(row[SLOT_A]))
+            target = d.row(int(row[POOL_B]), int(row[SLOT_B]))
+            moves.append((target[:size], source[:size]))
+            ends = f"{self._tier(row[POOL_A])} to {self._tier(row[POOL_B])}"
+            d.report.count(f"{ends}: {d.runtime.facts.get('copies', 'stream copy')}", size)
+        before, behind = d.runtime.event(), d.runtime.event()
+        d.runtime.record(before, d._streams[stream])
+        d.runtime.copy(moves, d._streams[stream])
+        d.runtime.record(behind, d._streams[stream])
+        self._spans.append((stream, rows, before, behind))
+        self._issued(stream, len(rows))
+
+    def _tier(self, pool: int) -> str:
+        return TIERS[self.device.layout.rows[int(pool)].tier]
+
+    def _other(self, stream: int, row: Any) -> None:
+        d, r, op = self.device, self.device.runtime, int(row[OP])
+        mine = d._streams[stream]
+        if op == WAIT:
+            event = self._events.get((int(row[POOL_A]), int(row[SLOT_A])))
+            if event is not None:  # else it was done before this run
+                r.wait(mine, event)
+        elif op == STAMP:
+            r.stamp(d.row(int(row[POOL_A]), int(row[SLOT_A]))[: int(row[BYTES])], int(row[SEED]), mine)
+        elif op == CHECK:
+            self._check(stream, row)
+        elif op == DELAY:
+            self._delay(stream, int(row[BYTES]))
+        elif op in {DISK_WRITE, DISK_READ}:
+            self._file(stream, row, op)
+
+    def _delay(self, stream: int, ns: int) -> None:
+        r, mine, at = self.device.runtime, self.device._streams[stream], self._at[stream]
+        before, behind = r.event(), r.event()
+        r.record(before, mine)
+        if ns:
+            r.compute(ns * 1e-9, mine)
+        r.record(behind, mine)
+        self._spans.append((stream, [at], before, behind))
+
+    def _check(self, stream: int, row: Any) -> None:
+        d, pool, slot, at = self.device, int(row[POOL_A]), int(row[SLOT_A]), self._at[stream]
+        size, seed = int(row[BYTES]), int(row[SEED])
+        if pool in d._files:
+            d.runtime.synchronize(d._streams[stream])
+            wrong = d.first_wrong(pool, slot, seed, size) >= 0
+            self._answers.append((stream, at, lambda: wrong))
+        else:
+            answer = d.runtime.compare(d.row(pool, slot)[:size], seed, d._streams[stream])
+            self._answers.append((stream, at, answer))
+
+    def _file(self, stream: int, row: Any, op: int) -> None:
+        """One row to or from a file: everything the stream waits for is over first."""
+        d, r, at = self.device, self.device.runtime, self._at[stream]
+        a, b = (int(row[POOL_A]), int(row[SLOT_A])), (int(row[POOL_B]), int(row[SLOT_B]))
+        r.synchronize(d._streams[stream])
+        self._times[stream][at, START] = time.perf_counter() - self._clock
+        size = d.layout.rows[a[0]].stride
+        if op == DISK_WRITE:
+            d._files[b[0]].write(b[1], r.bytes_of(d.row(*a)))
+            path = "O_DIRECT" if d._files[b[0]].direct else "buffered file"
+        elif d._gpu_files[a[0]] is not None:
+            path = d._gpu_files[a[0]].read(a[1], d.row(*b))
+        else:
+            d._files[a[0]].read(a[1], r.bytes_of(d._bounce[0])[:size])
+            r.copy([(d.row(*b), d._bounce[0][:size])], d._streams[stream])
+            r.synchronize(d._streams[stream])
+            path = ("O_DIRECT" if d._files[a[0]].direct else "buffered file") + ", pinned memory, copy"
+        self._times[stream][at, END] = time.perf_counter() - self._clock
+        d.report.count(f"{self._tier(a[0])} to {self._tier(b[0])}: {path}", int(row[BYTES]))
+
+    def results(self) -> dict[int, Ran]:
+        """Times and findings, now that everything is over."""
+        r, d = self.device.runtime, self.device
+        spent = {stream: times[:, END] - times[:, START] for stream, times in self._times.items()}
+        for stream, rows, before, behind in self._spans:
+            begun, ended = r.seconds(self._zero, before), r.seconds(self._zero, behind)
+            size = self.programs[stream][rows, BYTES].astype(float)
+            edges = begun + (ended - begun) * np.concatenate([[0.0], np.cumsum(size) / max(1.0, size.sum())])
+            self._times[stream][rows, START], self._times[stream][rows, END] = edges[:-1], edges[1:]
+            spent[stream][rows] = np.diff(edges)
+        found = {stream: np.full(len(rows), -1, np.int64) for stream, rows in self.programs.items()}
+        for stream, at, differs in self._answers:
+            if differs():
+                row = self.programs[stream][at]
+                byte = d.first_wrong(int(row[POOL_A]), int(row[SLOT_A]), int(row[SEED]), int(row[BYTES]))
+                found[stream][at] = max(0, byte)  # 0: it was wrong then and is overwritten now
+        return {stream: Ran(self._times[stream], spent[stream], found[stream]) for stream in self.programs}

@@ -1,0 +1,260 @@
+"""CUDA by way of torch, and of cuda-bindings where that is installed. Thin: `hw.cuda` decides what is called when.
+
+Not yet run on a GPU.
+"""
+
+import errno
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hw.disk import SlotFile
+from hw.errors import OutOfMemoryError, PinnedMemoryError, classify
+from hw.memory import HostMemory
+from hw.program import PATTERN
+
+GEMM = 4096
+
+
+def need_torch() -> Any:
+    """torch, or how to get it."""
+    try:
+        import torch
+    except ImportError:
+        raise ValueError("device cuda needs torch: pip install kvtier[hw]") from None
+    return torch
+
+
+class TorchRuntime:
+    """See `hw.cuda.Runtime`. `strategy`: "batch" (cudaMemcpyBatchAsync), "memcpy" (cudaMemcpyAsync a row) or "copy_"."""
+
+    def __init__(self, number: int, strategy: str | None = None) -> None:
+        self._torch = torch = need_torch()
+        if not torch.cuda.is_available():
+            built = f"CUDA {torch.version.cuda}" if torch.version.cuda else "no CUDA"
+            raise ValueError(
+                f"device cuda:{number} is not there: torch {torch.__version__} (built with {built}) finds no GPU;"
+                " use --device cpu, or see kvtier doctor"
+            )
+        if number >= torch.cuda.device_count():
+            raise ValueError(f"device cuda:{number} is not there; this machine has {torch.cuda.device_count()} GPUs")
+        self._device = torch.device("cuda", number)
+        torch.cuda.set_device(self._device)
+        self._bindings = _bindings()
+        self._strategy = strategy or ("copy_" if self._bindings is None else "batch")
+        self._pinned: list[tuple[HostMemory, int]] = []
+        self._ramps: dict[tuple[str, int], Any] = {}
+        self._scratch: dict[Any, Any] = {}
+        self._gemm: tuple[Any, Any, Any, float] | None = None
+        properties = torch.cuda.get_device_properties(self._device)
+        self.name = f"cuda:{number} ({properties.name})"
+        self.facts: dict[str, Any] = {
+            "gpu": properties.name,
+            "gpu_bytes": properties.total_memory,
+            "torch": torch.__version__,
+            "cuda": torch.version.cuda,
+            "copies": {"batch": "cudaMemcpyBatchAsync", "memcpy": "cudaMemcpyAsync", "copy_": "torch copy_"}[
+                self._strategy
+            ],
+        }
+
+    def gpu_pool(self, rows: int, stride: int) -> Any:
+        """See `hw.cuda.Runtime`."""
+        try:
+            return self._torch.zeros((rows, stride), dtype=self._torch.uint8, device=self._device)
+        except self._torch.OutOfMemoryError:
+            free, total = self._torch.cuda.mem_get_info(self._device)
+            raise OutOfMemoryError(
+                errno.ENOMEM,
+                f"a pool of {rows * stride / 2**30:.2f} GiB does not fit on {self.name}: {free / 2**30:.2f} of"
+                f" {total / 2**30:.2f} GiB are free; lower capacity.gpu_tokens",
+            ) from None
+
+    def host_pool(self, rows: int, stride: int) -> Any:
+        """Page-aligned memory, in huge pages where there are, registered with CUDA."""
+        memory = HostMemory(max(1, rows * stride), "host pool")
+        code = int(self._torch.cuda.cudart().cudaHostRegister(memory.address, memory.size, 0))
+        if code != 0:
+            memory.close()
+            raise PinnedMemoryError(
+                errno.ENOMEM,
+                f"{rows * stride / 2**30:.2f} GiB of host memory could not be pinned (CUDA error {code}): raise the"
+                " memlock limit (ulimit -l unlimited) or lower capacity.host_tokens",
+            )
+        self._pinned.append((memory, memory.address))
+        return self._torch.from_numpy(memory.array[: rows * stride].reshape(rows, stride))
+
+    def stream(self) -> Any:
+        """See `hw.cuda.Runtime`."""
+        return self._torch.cuda.Stream(self._device)
+
+    def event(self) -> Any:
+        """See `hw.cuda.Runtime`."""
+        return self._torch.cuda.Event(enable_timing=True)
+
+    def record(self, event: Any, stream: Any) -> None:
+        """See `hw.cuda.Runtime`."""
+        event.record(stream)
+
+    def wait(self, stream: Any, event: Any) -> None:
+        """See `hw.cuda.Runtime`."""
+        stream.wait_event(event)
+
+    def seconds(self, first: Any, last: Any) -> float:
+        """See `hw.cuda.Runtime`."""
+        return float(first.elapsed_time(last)) * 1e-3
+
+    def copy(self, moves: list[tuple[Any, Any]], stream: Any) -> None:
+        """See `hw.cuda.Runtime`."""
+        if self._bindings is None or self._strategy == "copy_":
+            with self._torch.cuda.stream(stream):
+                for target, source in moves:
+                    target.copy_(source, non_blocking=True)
+        elif self._strategy == "batch" and len(moves) > 1:
+            self._batch(moves, stream)
+        else:
+            runtime = self._bindings
+            kind = runtime.cudaMemcpyKind.cudaMemcpyDefault
+            for target, source in moves:
+                _check(
+                    runtime.cudaMemcpyAsync(
+                        target.data_ptr(), source.data_ptr(), source.numel(), kind, stream.cuda_stream
+                    )
+                )
+
+    def _batch(self, moves: list[tuple[Any, Any]], stream: Any) -> None:
+        """One call for all rows. CUDA 13 dropped the argument that tells which copy failed."""
+        runtime = self._bindings
+        attributes = runtime.cudaMemcpyAttributes()
+        attributes.srcAccessOrder = runtime.cudaMemcpySrcAccessOrder.cudaMemcpySrcAccessOrderStream
+        targets = [target.data_ptr() for target, _ in moves]
+        sources = [source.data_ptr() for _, source in moves]
+        sizes = [source.numel() for _, source in moves]
+        arguments = [targets, sources, sizes, len(moves), [attributes], [0], 1]
+        if int(self._torch.version.cuda.split(".")[0]) < 13:
+            arguments.append(0)
+        _check(runtime.cudaMemcpyBatchAsync(*arguments, stream.cuda_stream))
+
+    def ramp(self, words: int, device: Any) -> Any:
+        """i * PATTERN for every word of a row, on a device."""
+        key = (str(device), words)
+        if key not in self._ramps:
+            values = np.arange(words, dtype=np.int64) * np.int64(PATTERN)
+            self._ramps[key] = self._torch.from_numpy(values).to(device)
+        return self._ramps[key]
+
+    def stamp(self, row: Any, seed: int, stream: Any) -> None:
+        """See `hw.cuda.Runtime`."""
+        words = row.view(self._torch.int64)
+        ramp = self.ramp(len(words), row.device)
+        with self._torch.cuda.stream(stream):
+            self._torch.add(ramp, seed, out=words)
+
+    def compare(self, row: Any, seed: int, stream: Any) -> Callable[[], bool]:
+        """See `hw.cuda.Runtime`. Host rows are brought to the GPU on the same stream, so that the order holds."""
+        torch, ramp = self._torch, self.ramp(len(row) // 8, self._device)
+        with torch.cuda.stream(stream):
+            if not row.is_cuda:
+                key = stream.cuda_stream
+                if key not in self._scratch or len(self._scratch[key]) < len(row):
+                    self._scratch[key] = torch.empty(len(row), dtype=torch.uint8, device=self._device)
+                row = self._scratch[key][: len(row)].copy_(row, non_blocking=True)
+            answer = (row.view(torch.int64) != ramp + seed).any()
+        return lambda: bool(answer.item())
+
+    def compute(self, seconds: float, stream: Any) -> None:
+        """Matrix products, as many as take about so long."""
+        torch = self._torch
+        if self._gemm is None:
+            a = torch.randn((GEMM, GEMM), dtype=torch.bfloat16, device=self._device)
+            out = torch.empty_like(a)
+            self._gemm = (a, a.clone(), out, _timed(torch, lambda: torch.mm(a, a, out=out), 10))
+        a, b, out, each = self._gemm
+        with torch.cuda.stream(stream):
+            for _ in range(max(1, round(seconds / each))):
+                torch.mm(a, b, out=out)
+
+    def synchronize(self, stream: Any) -> None:
+        """See `hw.cuda.Runtime`."""
+        stream.synchronize()
+
+    def bytes_of(self, row: Any) -> NDArray[np.uint8]:
+        """See `hw.cuda.Runtime`."""
+        found: NDArray[np.uint8] = (row.cpu() if row.is_cuda else row).numpy()
+        return found
+
+    def put(self, row: Any, data: NDArray[np.uint8]) -> None:
+        """See `hw.cuda.Runtime`."""
+        row.copy_(self._torch.from_numpy(data[: len(row)]))
+
+    def gpu_file(self, file: SlotFile) -> Any:
+        """See `hw.cuda.Runtime`."""
+        from hw.kvikio_disk import KvikioFile, unavailable
+
+        why = unavailable()
+        if why is not None:
+            self.facts["kvikio"] = why
+            return None
+        return KvikioFile(file, self.facts)
+
+    def close(self) -> None:
+        """See `hw.cuda.Runtime`."""
+        self._torch.cuda.synchronize(self._device)
+        for memory, address in self._pinned:
+            self._torch.cuda.cudart().cudaHostUnregister(address)
+            memory.close()
+        self._pinned.clear()
+        self._scratch.clear()
+
+
+def _bindings() -> Any:
+    """cuda-bindings' runtime API, None where it is not installed or does not load."""
+    try:
+        from cuda.bindings import runtime
+    except (ImportError, RuntimeError, OSError):
+        return None
+    return runtime if hasattr(runtime, "cudaMemcpyBatchAsync") else None
+
+
+def _check(answer: Any) -> None:
+    code = answer[0] if isinstance(answer, tuple) else answer
+    if int(code) != 0:
+        raise classify(RuntimeError(str(code)), f"a copy was refused with {code}", lost="the step's copies")
+
+
+def _timed(torch: Any, work: Callable[[], Any], times: int) -> float:
+    """Seconds of `work`, median of events around single calls, after a warm-up."""
+    spent = []
+    for _ in range(times + 3):
+        first, last = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        first.record()
+        work()
+        last.record()
+        last.synchronize()
+        spent.append(first.elapsed_time(last) * 1e-3)
+    return float(np.median(spent[3:]))
+
+
+def measure_compute(number: int) -> dict[str, float]:
+    """What kernels reach: FLOPs a second of a large product and of prefill attention, bytes a second of a copy and of decode."""
+    torch = need_torch()
+    device, bf16 = torch.device("cuda", number), torch.bfloat16
+    n, d, heads, tokens = 8192, 128, 32, 8192
+    a = torch.randn((n, n), dtype=bf16, device=device)
+    thin = torch.randn((16, n), dtype=bf16, device=device)
+    q = torch.randn((1, heads, tokens, d), dtype=bf16, device=device)
+    attend = torch.nn.functional.scaled_dot_product_attention
+    big = torch.empty(1 << 30, dtype=torch.uint8, device=device)
+    other = torch.empty_like(big)
+    return {
+        "gemm_flops_bf16": 2.0 * n**3 / _timed(torch, lambda: a @ a, 10),
+        "decode_gemm_bytes_per_s": 2.0 * n * n / _timed(torch, lambda: thin @ a, 20),
+        "attention_flops_bf16": 2.0 * heads * tokens**2 * d / _timed(torch, lambda: attend(q, q, q, is_causal=True), 10),
+        "copy_bytes_per_s": 2.0 * (1 << 30) / _timed(torch, lambda: other.copy_(big), 10),
+        "kernel_latency_s": _timed(torch, lambda: thin[:1, :8].add_(0), 50),
+    }
+
+
+
