@@ -101,7 +101,9 @@ def test_a_file_cut_short_is_an_error_not_a_short_answer(tmp_path: Path) -> None
     with closing(SlotFile(tmp_path, ROWS)) as file:
         os.truncate(file.path, 10 * 4096)
         file.read(9, aligned(4096))
-        with pytest.raises(SlotFileShortError, match=r"has 40960 bytes instead of 262144.*lost: the slots from byte 40960"):
+        with pytest.raises(
+            SlotFileShortError, match=r"has 40960 bytes instead of 262144.*lost: the slots from byte 40960"
+        ):
             file.read(10, aligned(4096))
         with pytest.raises(SlotFileShortError):
             file.verify()
