@@ -128,13 +128,17 @@ def _group_of(s: State, node: int, parent: int, space: int, extras: int) -> int:
     if s.nodes[node, TOKENS] == 0:
         return node
     child = parent + 1
-    if extras == -1 and s.nodes[child, PARENT] == parent and s.nodes[child, SPACE] == space:
-        if (
+    if (
+        extras == -1
+        and s.nodes[child, PARENT] == parent
+        and s.nodes[child, SPACE] == space
+        and (
             s.runs[s.nodes[child, CONTENT], RUN_ID] == s.runs[run, RUN_ID]
             and s.nodes[child, TOKENS] > 0
             and plain(s, child)
-        ):
-            return int(s.nodes[child, GROUP])
+        )
+    ):
+        return int(s.nodes[child, GROUP])
     mask = s.tables.shape[1] - 1
     h = _group_hash(s, parent, space, extras, run)
     at = h & mask

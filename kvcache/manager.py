@@ -234,7 +234,8 @@ class KVCacheManager:
             if not self._add_to_window(w, batch, caps):
                 self._abandon(batch, self._order[:at])
                 raise OutOfBlocksError(
-                    f"the GPU pool of {int(self.state.tier[w, 0, T_SIZE])} blocks (window {self.pools[w].window_tokens}) cannot hold"
+                    f"the GPU pool of {int(self.state.tier[w, 0, T_SIZE])} blocks"
+                    f" (window {self.pools[w].window_tokens}) cannot hold"
                     f" requests {[r.request_id for r in batch]}; free_gpu_memory_fraction or max_tokens sets its size"
                 )
         for request, cap in zip(batch, caps, strict=True):
@@ -515,7 +516,7 @@ class KVCacheManager:
             release(self.state, block, True)
 
     def find_block(self, tokens: Sequence[int], w: int = 0, *, allow_partial: bool = True) -> int | None:
-        """Row of the block that ends `tokens` cut in blocks, None if it is not stored; without `allow_partial` full blocks only."""
+        """Row of the block that ends `tokens` cut in blocks, None if not stored; without `allow_partial` full blocks only."""
         tpb = self.settings.tokens_per_block
         usable = len(tokens) if allow_partial else len(tokens) - len(tokens) % tpb
         node = self.find_node(tokens, usable)[-1]

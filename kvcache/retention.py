@@ -6,6 +6,7 @@ the probe rule: a block takes the range that holds its first token.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 
@@ -54,7 +55,7 @@ class KvCacheRetentionConfig:
         if self.transfer_mode not in TRANSFER_MODES:
             raise ValueError(f"transfer_mode is {self.transfer_mode!r}; known modes: {', '.join(TRANSFER_MODES)}")
         ranges = tuple(sorted(self.token_range_retention_configs, key=lambda r: r.token_start))
-        for left, right in zip(ranges, ranges[1:], strict=False):
+        for left, right in pairwise(ranges):
             if left.token_end is None or left.token_end > right.token_start:
                 raise ValueError(
                     f"token ranges overlap: [{left.token_start}, {left.token_end}) and the one from {right.token_start}"

@@ -37,7 +37,7 @@ class PrefixReuse(NamedTuple):
 @loop
 def analyze(s: State, w: int, keys: Array, full_prompt: int) -> PrefixReuse:
     """Walk the full blocks of a prompt: no partial matches, no cap; a sliding window may pass gaps as in matching."""
-    every, used, first_new, gap = 0, 0, -1, -1
+    every, used, reached, first_new, gap = 0, 0, 0, -1, -1
     if not s.conf[C_REUSE]:
         return PrefixReuse(0, 0, -1)
     tpb = s.conf[C_TOKENS_PER_BLOCK]
@@ -54,9 +54,9 @@ def analyze(s: State, w: int, keys: Array, full_prompt: int) -> PrefixReuse:
             first_new = int(keys[i])
             break
         if gap < 0 or (i + 1) * tpb >= gap + s.window[w, W_TOKENS]:
-            every, used = seen, seen_used
-    if first_new == -1 and every < full_prompt and s.window[w, W_SLIDING] == 1:
-        first_new = int(keys[every])
+            every, used, reached = seen, seen_used, i + 1
+    if first_new == -1 and reached < full_prompt:
+        first_new = int(keys[reached])
     return PrefixReuse(every, used, first_new)
 
 

@@ -380,7 +380,7 @@ def take_back(s: State, q: Sequences, w: int, seq: int, position: int) -> None:
 
 @loop
 def drop_front(s: State, q: Sequences, w: int, seq: int) -> None:
-    """The sliding window leaves its first block: it keeps its priority, loses its duration, and is freed if nobody else uses it."""
+    """The sliding window leaves its first block: it keeps its priority, loses its duration, and is freed if nobody uses it."""
     i = q.dropped[w, seq]
     block = int(q.blocks[w, seq, i])
     q.dropped[w, seq] = i + 1

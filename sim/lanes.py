@@ -74,7 +74,7 @@ def _slowdown(lanes: Lanes, s: State, lane: int) -> float:
         if kind != INTRA_COPY and kind <= ONBOARD:
             total[kind] += _seconds(lanes, int(kind), int(s.copies[i, 1]), int(s.copies[i, 4]))
     mine, other = total[lane], total[1 - lane]
-    if mine == 0.0 or other == 0.0:
+    if mine <= 0.0 or other <= 0.0:
         return 1.0
     share = lanes.duplex[lane]
     if mine <= other:
@@ -101,7 +101,7 @@ def copies_seconds(s: State, lanes: Lanes) -> float:
         elif kind == ONBOARD:
             seconds *= slow_up
         lane = _lane(kind)
-        start = max(max(lanes.end_s[lane], lanes.write_s[source]), max(lanes.read_s[target], lanes.write_s[target]))
+        start = max(lanes.end_s[lane], lanes.write_s[source], lanes.read_s[target], lanes.write_s[target])
         end = start + seconds
         lanes.end_s[lane] = end
         lanes.work_s[lane] += seconds
