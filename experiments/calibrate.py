@@ -25,6 +25,7 @@ from hw.disk import check_storage
 from hw.measure import Cell, Copies, Files, Sample, copy_layout
 from hw.memory import available_bytes
 from reports.files import written
+from sim.hardware import load_hardware
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 SAVE_EVERY_S = 2.0
@@ -82,6 +83,8 @@ def calibrate(device: str, storage: Path | None, out: Path, *, quick: bool, base
         samples = _measure(plan, device, storage, have, partial, settings, report, notes, facts)
     frame = _frame(samples)
     cells = medians(frame)
+    if device.startswith("cuda"):
+        facts.update(_gpu_sections(device, base, facts))
     profile, lines = _profile(out.stem, device, base, cells, facts, storage is not None)
     raw = out.with_suffix(".samples.parquet")
     with written(out) as path:
@@ -231,6 +234,35 @@ def _profile(
         "links": links,
     }
     return profile, _lines(fits, duplex, cells)
+
+
+def _gpu_sections(device: str, base: str, facts: dict[str, Any]) -> dict[str, Any]:
+    """Memory and compute of a hardware file from kernels run on the GPU. Efficiencies are shares of the base's peaks."""
+    from hw.cuda_torch import measure_compute
+
+    known, reached = load_hardware(base), measure_compute(int(device.partition(":")[2] or 0))
+    source = f"measured, device {device}"
+    peak = max(known.hbm_bytes_per_s, reached["copy_bytes_per_s"])
+
+    def share(flops: float) -> float:
+        return round(min(1.0, flops / known.flops["bf16"]), 4)
+
+    return {
+        "memory": {
+            "size": {"bytes": int(facts["gpu_bytes"]), "source": source},
+            "bandwidth": {"bytes_per_s": peak, "source": f"{base}, or what a copy reached if that is more"},
+            "efficiency": {"value": round(reached["copy_bytes_per_s"] / peak, 4), "source": f"{source}: a 1 GiB copy"},
+        },
+        "compute": {
+            "linear": {"efficiency": share(reached["gemm_flops_bf16"]), "source": f"{source}: bf16 product of 8192^3"},
+            "attention": {
+                "efficiency": share(reached["attention_flops_bf16"]),
+                "half_context_tokens": known.attention_half_context_tokens,
+                "source": f"{source}: causal attention over 8192 tokens; half_context_tokens from {base}",
+            },
+            "kernels": {"latency_s": reached["kernel_latency_s"], "per_layer": known.kernels_per_layer, "source": source},
+        },
+    }
 
 
 def _host_as_gpu(inside: Line, source: str) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from hw.device import DISK_IN, DISK_OUT, STREAMS, Ran, Report
 from hw.disk import SlotFile, aligned, check_storage
 from hw.errors import HardwareError, StreamStoppedError, classify
-from hw.memory import DISK, GPU, HOST, TIERS, Layout
+from hw.memory import GPU, HOST, TIERS, Layout
 from hw.program import (
     BYTES,
     CHECK,

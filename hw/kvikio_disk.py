@@ -27,7 +27,7 @@ class KvikioFile:
 
     def __init__(self, file: SlotFile, facts: dict[str, Any] | None = None) -> None:
         import kvikio
-        import kvikio.defaults as defaults
+        from kvikio import defaults
 
         self._file = file
         self._monitor: Any = None
@@ -82,4 +82,3 @@ class KvikioFile:
             self._monitor.stop()
             self._monitor = None
         self._open.close()
-

@@ -1,0 +1,117 @@
+"""The link by NIXL: the sender writes straight into the receiver's memory and leaves a note. Between processes, not threads.
+
+The receiver announces its rows over a pipe, the sender writes them with UCX and waits, backing off, because asking NIXL keeps
+a processor busy. Needs `pip install kvtier[nixl]`. Tested with the real library over host memory.
+"""
+
+import errno
+import time
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hw.errors import PeerLostError, StorageFaultError
+
+
+def need_nixl() -> Any:
+    """The nixl module, or how to get it."""
+    try:
+        import nixl_cu13
+    except ImportError:
+        try:
+            import nixl_cu12
+        except ImportError:
+            raise ValueError("the NIXL link needs NIXL: pip install kvtier[nixl]") from None
+        return nixl_cu12
+    return nixl_cu13
+
+
+class NixlLink:
+    """See `hw.link.Link`. `name` is this end's, different from the peer's; `pipe` carries addresses."""
+
+    def __init__(self, name: str, pipe: Any, *, limit_s: float = 30.0, backend: str = "UCX") -> None:
+        import torch
+
+        nixl = need_nixl()
+        self._torch, self._pipe, self._limit_s, self.name = torch, pipe, limit_s, name
+        self._agent = nixl.nixl_agent(name, nixl.nixl_agent_config(backends=[backend]))
+        self._notes: list[bytes] = []
+
+    def send(self, rows: NDArray[np.uint8], tag: bytes) -> None:
+        """See `hw.link.Link`."""
+        peer, metadata, described = self._hear()
+        agent, tensor = self._agent, self._torch.from_numpy(rows)
+        agent.add_remote_agent(metadata)
+        registered = agent.register_memory(tensor)
+        handle = None
+        try:
+            mine = agent.get_xfer_descs([tensor[i] for i in range(len(tensor))])
+            handle = agent.initialize_xfer("WRITE", mine, agent.deserialize_descs(described), peer, tag)
+            self._wait(handle)
+        finally:
+            if handle is not None:
+                agent.release_xfer_handle(handle)
+            agent.deregister_memory(registered)
+            agent.remove_remote_agent(peer)
+        self._hear()
+
+    def _wait(self, handle: Any) -> None:
+        state, begun, pause = self._agent.transfer(handle), time.monotonic(), 1e-6
+        while state not in {"DONE", "ERR"}:
+            if time.monotonic() - begun > self._limit_s:
+                raise self._lost(f"took more than {self._limit_s:g} s")
+            time.sleep(pause)
+            pause = min(2 * pause, 1e-3)
+            state = self._agent.check_xfer_state(handle)
+        if state == "ERR":
+            raise StorageFaultError(errno.EIO, "NIXL reports a failed transfer", lost="the transfer")
+
+    def receive(self, rows: NDArray[np.uint8]) -> bytes:
+        """See `hw.link.Link`."""
+        agent, tensor = self._agent, self._torch.from_numpy(rows)
+        registered = agent.register_memory(tensor)
+        try:
+            mine = agent.get_serialized_descs(agent.get_xfer_descs([tensor[i] for i in range(len(tensor))]))
+            self._say((self.name, agent.get_agent_metadata(), mine))
+            tag = self._note()
+        finally:
+            agent.deregister_memory(registered)
+        self._say("done")
+        return tag
+
+    def _note(self) -> bytes:
+        """The sender's note, which comes after its bytes."""
+        begun, pause = time.monotonic(), 1e-5
+        while time.monotonic() - begun < self._limit_s:
+            for notes in self._agent.get_new_notifs().values():
+                self._notes += notes
+            if self._notes:
+                return self._notes.pop(0)
+            if self._pipe.poll(0):
+                self._hear()
+            time.sleep(pause)
+            pause = min(2 * pause, 1e-3)
+        raise self._lost(f"has been silent for {self._limit_s:g} s")
+
+    def _say(self, what: Any) -> None:
+        try:
+            self._pipe.send(what)
+        except (BrokenPipeError, ConnectionError):
+            raise self._lost("has gone") from None
+
+    def _hear(self) -> Any:
+        try:
+            if not self._pipe.poll(self._limit_s):
+                raise self._lost(f"has been silent for {self._limit_s:g} s")
+            return self._pipe.recv()
+        except (EOFError, ConnectionError):
+            raise self._lost("has gone") from None
+
+    def _lost(self, what: str) -> PeerLostError:
+        return PeerLostError(errno.EPIPE, f"the other worker {what}", lost="the transfer; the sender's blocks are intact")
+
+    def close(self) -> None:
+        """See `hw.link.Link`."""
+        self._agent = None
+        self._pipe.close()

@@ -1,0 +1,34 @@
+"""The other worker process of the link tests."""
+
+import os
+from typing import Any
+
+import numpy as np
+
+
+def end(kind: str, name: str, ring: Any, pipe: Any) -> Any:
+    """One end of a link."""
+    if kind == "nixl":
+        from hw.nixl_link import NixlLink
+
+        return NixlLink(name, pipe, limit_s=20)
+    from hw.link import SharedMemoryLink
+
+    return SharedMemoryLink(ring, pipe, limit_s=20)
+
+
+def echo(kind: str, ring: Any, pipe: Any, shapes: list[tuple[int, int]], die_at: int) -> None:
+    """Receive rows of each shape and send them back, each byte plus one; `die_at`: disappear instead of the n-th answer."""
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    link = end(kind, "there", ring, pipe)
+    for number, shape in enumerate(shapes):
+        rows = np.zeros(shape, np.uint8)
+        tag = link.receive(rows)
+        if number == die_at:
+            os._exit(9)
+        link.send(rows + np.uint8(1), b"back " + tag)
+    link.close()
+
+
