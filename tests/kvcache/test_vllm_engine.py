@@ -35,6 +35,7 @@ from kvcache.tables import (
     Settings,
 )
 from kvcache.vllm_engine import vllm_begin, vllm_end
+from tests.kvcache.naive_vllm import NaiveVllm
 from tests.kvcache.workloads import WIDE, Bench, assert_conserved, workload, workloads
 
 FOUR = Settings(tokens_per_block=4, enable_partial_reuse=False)
@@ -355,3 +356,44 @@ def test_every_request_finishes_and_blocks_are_conserved(
     assert (outcome.first_token_s > outcome.start_s).all()
     assert (outcome.reused < requests.prompt_tokens).all()
     assert_conserved(it.engine.state, all_free=True)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    requests=workloads(most=24),
+    ahead=st.booleans(),
+    tokens=st.integers(1, 24),
+    seqs=st.integers(1, 6),
+    blocks=st.integers(0, 9),
+    arrivals=st.lists(st.integers(0, 30), min_size=24, max_size=24),
+)
+def test_every_step_is_that_of_a_plain_model(
+    requests: Requests, ahead: bool, tokens: int, seqs: int, blocks: int, arrivals: list[int]
+) -> None:
+    longest = int((requests.prompt_tokens + requests.output_tokens).max())
+    pool = -(-longest // 4) + blocks
+    it = Vllm(requests, pool, ahead=ahead, tokens=tokens, seqs=seqs)
+    plain = NaiveVllm(requests, pool, 4, tokens, seqs, ahead=ahead)
+    order = sorted(range(len(requests)), key=lambda r: (arrivals[r], r))
+    steps = 0
+    while order or not is_idle(it.engine):
+        while order and arrivals[order[0]] <= steps:
+            r = order.pop(0)
+            it.arrive(r)
+            plain.waiting.append(plain.requests[r])
+        assert vllm_begin(it.engine, float(steps)) == plain.begin()
+        line = it.engine.line
+        rows = line.rows[line.active[: line.meter[N_ACTIVE]]]
+        assert [int(row[REQUEST]) for row in rows] == [request.number for request in plain.running]
+        assert [int(row[POSITION]) for row in rows] == [request.computed for request in plain.running]
+        assert it.waiting == [request.number for request in plain.waiting]
+        assert it.free == len(plain.free)
+        if plain.steps:
+            it.end(steps + 0.5)
+            plain.end(steps + 0.5)
+        steps += 1
+    outcome = it.engine.outcome
+    assert it.preemptions == plain.preemptions
+    assert outcome.reused.tolist() == [request.reused for request in plain.requests]
+    assert outcome.first_token_s.tolist() == [request.first for request in plain.requests]
+    assert outcome.finish_s.tolist() == [request.finish for request in plain.requests]
