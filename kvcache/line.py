@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kvcache.compiled import loop
 from kvcache.load import Load
 from kvcache.sequences import Matches, Sequences, make_matches, make_sequences
 from kvcache.tables import C_TOKENS_PER_BLOCK, Array, State
@@ -117,15 +116,13 @@ def make_engine(state: State, load: Load, outcome: Outcome, limits: Limits, posi
     return Engine(state, q, m, load, line, outcome)
 
 
-@loop
 def arrive(e: Engine, r: int) -> None:
     """Request r joins the end of the line."""
-    line = e.line
-    line.waiting[line.meter[WAIT_TAIL]] = r
-    line.meter[WAIT_TAIL] += 1
+    tail = int(e.line.meter[WAIT_TAIL])
+    e.line.waiting[tail] = r
+    e.line.meter[WAIT_TAIL] = tail + 1
 
 
-@loop
 def is_idle(e: Engine) -> bool:
     """Nobody waits and nobody is active."""
     meter = e.line.meter
