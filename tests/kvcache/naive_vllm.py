@@ -1,7 +1,8 @@
 """vLLM's iteration once more, as plainly as it can be said: lists, dictionaries, one object a request.
 
 The oracle of `kvcache.vllm_engine`: block ids in an ordered free list, contents as tuples of all tokens before a
-block's end. A content that two requests compute at once keeps the first one's block, as in the tables.
+block's end. A content that two requests compute at once keeps the first one's block, as in the tables; the other one's
+takes its place if it is gone when its request fills another block.
 """
 
 from collections import deque
@@ -19,6 +20,7 @@ class Request:
         self.coming = 0
         self.computed = 0
         self.blocks: list[int] = []
+        self.published = 0
         self.first = self.finish = -1.0
         self.reused = -1
 
@@ -64,7 +66,10 @@ class NaiveVllm:
         return True
 
     def _publish(self, request: Request, tokens: int) -> None:
-        for i in range(tokens // self.size):
+        if tokens // self.size <= request.published:
+            return
+        request.published = tokens // self.size
+        for i in range(request.published):
             content = (request.prompt + request.output)[: (i + 1) * self.size]
             if content not in self.found and len(content) == (i + 1) * self.size:
                 self.found[content] = request.blocks[i]
@@ -76,7 +81,7 @@ class NaiveVllm:
             if self.users[block] == 0:
                 self.free.append(block)
         request.blocks = []
-        request.computed = request.coming = 0
+        request.computed = request.coming = request.published = 0
 
     def _enter(self, step: dict[Request, tuple[int, bool]], request: Request, tokens: int, known: int) -> None:
         request.computed += tokens
@@ -123,6 +128,7 @@ class NaiveVllm:
                     self.free.remove(block)
                 self.users[block] += 1
             request.blocks = hits
+            request.published = len(hits)
             request.computed = len(hits) * self.size
             request.reused = request.computed if request.reused < 0 else request.reused
             tokens = min(len(known) - request.computed, left)
