@@ -47,7 +47,7 @@ class Plan:
 
 FULL = Plan(
     tuple(KIB * n for n in (4, 16, 64, 128, 256, 512, 1024, 2048, 4096, 16384)),
-    (1, 16, 128),
+    (1, 16, 256),
     tuple(KIB * n for n in (16, 64, 256, 1024, 4096)),
     (1, 4, 8),
     2 * GIB,
@@ -57,7 +57,7 @@ FULL = Plan(
 )
 QUICK = Plan(
     tuple(KIB * n for n in (4, 16, 64, 256, 1024, 4096)),
-    (1, 32),
+    (1, 256),
     tuple(KIB * n for n in (64, 256, 1024)),
     (1, 8),
     GIB,
@@ -127,11 +127,13 @@ def _measure(
 
 
 def _copy_cells(plan: Plan) -> list[Cell]:
+    """Batches of large blocks are cut to 64 MiB, 8 blocks at least."""
     cells = []
     for size in plan.sizes:
-        for way, blocks in itertools.product(("d2h", "h2d", "d2d"), plan.batches):
+        batches = [min(blocks, max(8, 64 * MIB // size)) for blocks in plan.batches]
+        for way, blocks in itertools.product(("d2h", "h2d", "d2d"), dict.fromkeys(batches)):
             cells.append(Cell(way, size, blocks, "alone"))
-        cells += [Cell(way, size, plan.batches[-1], "both") for way in ("d2h", "h2d")]
+        cells += [Cell(way, size, batches[-1], "both") for way in ("d2h", "h2d")]
     return cells
 
 

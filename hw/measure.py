@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hw.device import OFFLOAD, ONBOARD, Device
 from hw.disk import SlotFile, aligned
@@ -39,7 +40,7 @@ class Cell(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """One repeat: seconds of one block, the mean over what was moved."""
+    """One repeat: seconds of one block. Copies: a batch's mean, median over batches; files: clock over calls."""
 
     cell: Cell
     repeat: int
@@ -70,16 +71,14 @@ class Copies:
         """Samples of a cell: `batches` batches of `cell.blocks` blocks a repeat, the first not counted."""
         ways = [cell.way] if cell.mode == "alone" else [cell.way, "d2h" if cell.way == "h2d" else "h2d"]
         for repeat in range(-1, repeats):
-            seconds, blocks = 0.0, 0
-            for _ in range(batches):
-                spent, counted = self._batch(ways, cell)
-                seconds += spent
-                blocks += counted
-            if repeat >= 0 and blocks > 0:  # with two ways, none if one had ended before the other began
-                yield Sample(cell, repeat, blocks, seconds / blocks)
+            spent = [self._batch(ways, cell) for _ in range(batches)]
+            spent = [one for one in spent if len(one)]  # with two ways, none if one had ended before the other began
+            if repeat >= 0 and spent:
+                seconds = float(np.median([one.mean() for one in spent]))
+                yield Sample(cell, repeat, sum(map(len, spent)), seconds)
 
-    def _batch(self, ways: list[str], cell: Cell) -> tuple[float, int]:
-        """Seconds and blocks of the first way; with two, of what it did while the other one worked."""
+    def _batch(self, ways: list[str], cell: Cell) -> NDArray[np.float64]:
+        """Seconds of the first way's copies; with two, of those it made while the other one worked."""
         programs = {STREAM[way]: self._program(way, cell) for way in ways}
         if len(programs) > 1:
             streams = list(programs)
@@ -96,7 +95,7 @@ class Copies:
         if len(ways) > 1:
             other = ran[STREAM[ways[1]]].times_s[copies[STREAM[ways[1]]]]
             spent = spent[(times[:, 0] >= other[0, 0]) & (times[:, 1] <= other[-1, 1])]
-        return float(spent.sum()), len(spent)
+        return spent
 
     def _program(self, way: str, cell: Cell) -> Program:
         n, rows = self.device.layout.rows[0].blocks, np.zeros((cell.blocks, COLUMNS), np.int64)
