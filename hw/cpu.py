@@ -63,7 +63,7 @@ class CpuDevice:
         self._threads: list[_Stream] = []
         in_memory = [i for i, rows in enumerate(layout.rows) if rows.tier != DISK]
         total = sum(layout.rows[i].bytes for i in in_memory)
-        self._memory = HostMemory(total, "pools of the gpu and host tiers")
+        self._memory = HostMemory(total, "memory of the gpu and host tiers")
         self._base = np.zeros(len(layout.rows), np.int64)
         self._stride = np.array([rows.stride for rows in layout.rows], np.int64)
         self._blocks = np.array([rows.blocks for rows in layout.rows], np.int64)

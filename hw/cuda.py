@@ -10,11 +10,11 @@ Copies are timed by events around each run of copies that no wait interrupts; a 
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hw.cuda_runtime import Runtime
 from hw.device import DISK_IN, DISK_OUT, STREAMS, Ran, Report
 from hw.disk import SlotFile, aligned, check_storage
 from hw.errors import HardwareError, StreamStoppedError, classify
@@ -42,61 +42,6 @@ from hw.program import (
 )
 
 
-class Runtime(Protocol):
-    """What is needed of CUDA. Pools, rows, streams and events are the runtime's own objects."""
-
-    name: str
-    facts: dict[str, Any]
-
-    def gpu_pool(self, rows: int, stride: int) -> Any:
-        """GPU memory as [rows, stride] bytes."""
-
-    def host_pool(self, rows: int, stride: int) -> Any:
-        """Pinned host memory as [rows, stride] bytes."""
-
-    def stream(self) -> Any:
-        """A new stream."""
-
-    def event(self) -> Any:
-        """A new event that keeps its time."""
-
-    def record(self, event: Any, stream: Any) -> None:
-        """Behind what `stream` was given so far."""
-
-    def wait(self, stream: Any, event: Any) -> None:
-        """`stream` goes on after `event`."""
-
-    def seconds(self, first: Any, last: Any) -> float:
-        """From one recorded event to another, once both are reached."""
-
-    def copy(self, moves: list[tuple[Any, Any]], stream: Any) -> None:
-        """Byte rows (target, source), in order."""
-
-    def stamp(self, row: Any, seed: int, stream: Any) -> None:
-        """Write the pattern of `seed`."""
-
-    def compare(self, row: Any, seed: int, stream: Any) -> Callable[[], bool]:
-        """Whether a row differs from the pattern; the answer is there once the stream is synchronized."""
-
-    def compute(self, seconds: float, stream: Any) -> None:
-        """Kernels that keep the GPU busy about so long."""
-
-    def synchronize(self, stream: Any) -> None:
-        """Wait until a stream has done everything; its failure is raised."""
-
-    def bytes_of(self, row: Any) -> NDArray[np.uint8]:
-        """A row of either memory as host bytes (a copy, of GPU memory)."""
-
-    def put(self, row: Any, data: NDArray[np.uint8]) -> None:
-        """Host bytes into a row, now."""
-
-    def gpu_file(self, file: SlotFile) -> Any:
-        """A kvikio file for reading straight into GPU rows, or None where that is not possible."""
-
-    def close(self) -> None:
-        """Give all memory back."""
-
-
 class CudaDevice:
     """See the module's text and `hw.device.Device`."""
 
@@ -114,19 +59,24 @@ class CudaDevice:
         self._pools: dict[int, Any] = {}
         self._issued = [0] * len(STREAMS)
         self._failed = False
+        self._streams: list[Any] = []
         try:
-            for i, rows in enumerate(layout.rows):
-                if rows.tier == GPU:
-                    self._pools[i] = runtime.gpu_pool(rows.blocks, rows.stride)
-                elif rows.tier == HOST:
-                    self._pools[i] = runtime.host_pool(rows.blocks, rows.stride)
-                elif rows.blocks > 0:
-                    self._open_file(i, storage)
-            self._streams = [runtime.stream() for _ in STREAMS]
-            self._bounce = runtime.host_pool(1, max((rows.stride for rows in layout.rows), default=4096))
+            self._open(storage)
         except BaseException:
             self.close()
             raise
+
+    def _open(self, storage: Path | None) -> None:
+        layout, runtime = self.layout, self.runtime
+        for i, rows in enumerate(layout.rows):
+            if rows.tier == GPU:
+                self._pools[i] = runtime.gpu_pool(rows.blocks, rows.stride)
+            elif rows.tier == HOST:
+                self._pools[i] = runtime.host_pool(rows.blocks, rows.stride)
+            elif rows.blocks > 0:
+                self._open_file(i, storage)
+        self._streams = [runtime.stream() for _ in STREAMS]
+        self._bounce = runtime.host_pool(1, max((rows.stride for rows in layout.rows), default=4096))
 
     def _open_file(self, pool: int, storage: Path | None) -> None:
         file = self._files[pool] = SlotFile(check_storage(storage), self.layout.rows[pool])
@@ -228,7 +178,8 @@ class _Issue:
         order = sorted(self.programs, key=lambda stream: stream in {DISK_OUT, DISK_IN})
         moved = True
         while moved:
-            moved = any([self._advance(stream) for stream in order])
+            went = [self._advance(stream) for stream in order]
+            moved = any(went)
         stuck = [STREAMS[s] for s in self.programs if self._at[s] < len(self.programs[s])]
         if stuck:
             raise ValueError(f"these streams wait for what never comes: {', '.join(stuck)}")

@@ -29,7 +29,7 @@ def need_torch() -> Any:
 
 
 class TorchRuntime:
-    """See `hw.cuda.Runtime`. `strategy`: "batch" (cudaMemcpyBatchAsync), "memcpy" (cudaMemcpyAsync a row) or "copy_";
+    """See `hw.cuda_runtime.Runtime`. `strategy`: "batch" (cudaMemcpyBatchAsync), "memcpy" (cudaMemcpyAsync a row) or "copy_";
     None: the fastest of them here, tried with 64 rows of 64 KiB.
     """
 
@@ -71,15 +71,7 @@ class TorchRuntime:
         for name in STRATEGIES if self._bindings is not None else ("copy_",):
             self._strategy = name
             try:
-                spent = []
-                for _ in range(8):
-                    first, last = self.event(), self.event()
-                    self.record(first, stream)
-                    self.copy(moves, stream)
-                    self.record(last, stream)
-                    stream.synchronize()
-                    spent.append(self.seconds(first, last))
-                torch.cuda.synchronize(self._device)
+                spent = [self._try(moves, stream) for _ in range(8)]
                 good = all(torch.equal(target, source.cpu()) for target, source in moves)
             except (OSError, RuntimeError, TypeError, ValueError, AttributeError) as error:
                 self.facts[f"{name} refused"] = str(error)[:200]
@@ -91,8 +83,16 @@ class TorchRuntime:
         self.facts["copy_bytes_per_s"] = rates
         return max(rates, key=lambda name: rates[name])
 
+    def _try(self, moves: list[tuple[Any, Any]], stream: Any) -> float:
+        first, last = self.event(), self.event()
+        self.record(first, stream)
+        self.copy(moves, stream)
+        self.record(last, stream)
+        stream.synchronize()
+        return self.seconds(first, last)
+
     def gpu_pool(self, rows: int, stride: int) -> Any:
-        """See `hw.cuda.Runtime`."""
+        """See `hw.cuda_runtime.Runtime`."""
         try:
             return self._torch.zeros((rows, stride), dtype=self._torch.uint8, device=self._device)
         except self._torch.OutOfMemoryError:
@@ -118,27 +118,27 @@ class TorchRuntime:
         return self._torch.from_numpy(memory.array[: rows * stride].reshape(rows, stride))
 
     def stream(self) -> Any:
-        """See `hw.cuda.Runtime`."""
+        """See `hw.cuda_runtime.Runtime`."""
         return self._torch.cuda.Stream(self._device)
 
     def event(self) -> Any:
-        """See `hw.cuda.Runtime`."""
+        """See `hw.cuda_runtime.Runtime`."""
         return self._torch.cuda.Event(enable_timing=True)
 
     def record(self, event: Any, stream: Any) -> None:
-        """See `hw.cuda.Runtime`."""
+        """See `hw.cuda_runtime.Runtime`."""
         event.record(stream)
 
     def wait(self, stream: Any, event: Any) -> None:
-        """See `hw.cuda.Runtime`."""
+        """See `hw.cuda_runtime.Runtime`."""
         stream.wait_event(event)
 
     def seconds(self, first: Any, last: Any) -> float:
-        """See `hw.cuda.Runtime`."""
+        """See `hw.cuda_runtime.Runtime`."""
         return float(first.elapsed_time(last)) * 1e-3
 
     def copy(self, moves: list[tuple[Any, Any]], stream: Any) -> None:
-        """See `hw.cuda.Runtime`."""
+        """See `hw.cuda_runtime.Runtime`."""
         if self._bindings is None or self._strategy == "copy_":
             with self._torch.cuda.stream(stream):
                 for target, source in moves:
@@ -177,14 +177,14 @@ class TorchRuntime:
         return self._ramps[key]
 
     def stamp(self, row: Any, seed: int, stream: Any) -> None:
-        """See `hw.cuda.Runtime`."""
+        """See `hw.cuda_runtime.Runtime`."""
         words = row.view(self._torch.int64)
         ramp = self.ramp(len(words), row.device)
         with self._torch.cuda.stream(stream):
             self._torch.add(ramp, seed, out=words)
 
     def compare(self, row: Any, seed: int, stream: Any) -> Callable[[], bool]:
-        """See `hw.cuda.Runtime`. Host rows are brought to the GPU on the same stream, so that the order holds."""
+        """See `hw.cuda_runtime.Runtime`. Host rows are brought to the GPU on the same stream, so that the order holds."""
         torch, ramp = self._torch, self.ramp(len(row) // 8, self._device)
         with torch.cuda.stream(stream):
             if not row.is_cuda:
@@ -208,20 +208,20 @@ class TorchRuntime:
                 torch.mm(a, b, out=out)
 
     def synchronize(self, stream: Any) -> None:
-        """See `hw.cuda.Runtime`."""
+        """See `hw.cuda_runtime.Runtime`."""
         stream.synchronize()
 
     def bytes_of(self, row: Any) -> NDArray[np.uint8]:
-        """See `hw.cuda.Runtime`."""
+        """See `hw.cuda_runtime.Runtime`."""
         found: NDArray[np.uint8] = (row.cpu() if row.is_cuda else row).numpy()
         return found
 
     def put(self, row: Any, data: NDArray[np.uint8]) -> None:
-        """See `hw.cuda.Runtime`."""
+        """See `hw.cuda_runtime.Runtime`."""
         row.copy_(self._torch.from_numpy(data[: len(row)]))
 
     def gpu_file(self, file: SlotFile) -> Any:
-        """See `hw.cuda.Runtime`."""
+        """See `hw.cuda_runtime.Runtime`."""
         from hw.kvikio_disk import KvikioFile, unavailable
 
         why = unavailable()
@@ -231,7 +231,7 @@ class TorchRuntime:
         return KvikioFile(file, self.facts)
 
     def close(self) -> None:
-        """See `hw.cuda.Runtime`."""
+        """See `hw.cuda_runtime.Runtime`."""
         self._torch.cuda.synchronize(self._device)
         for memory, address in self._pinned:
             self._torch.cuda.cudart().cudaHostUnregister(address)

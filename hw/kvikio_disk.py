@@ -4,6 +4,7 @@ The same slot files as `hw.disk`, opened a second time. kvikio raises RuntimeErr
 it really did (POSIX, GDS, mapped memory) is read from its own statistics, because asking for GDS is not getting it.
 """
 
+import importlib
 import importlib.util
 from typing import Any
 
@@ -16,7 +17,7 @@ def unavailable() -> str | None:
     if importlib.util.find_spec("kvikio") is None:
         return "kvikio is not installed"
     try:
-        import kvikio.defaults
+        importlib.import_module("kvikio.defaults")
     except (ImportError, RuntimeError, OSError) as error:
         return f"kvikio does not load: {error}"
     return None

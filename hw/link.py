@@ -55,7 +55,7 @@ class SharedMemoryLink:
 
     def __init__(self, ring: Ring, pipe: "connection.Connection[Any, Any]", *, limit_s: float = 30.0) -> None:
         self._memory = shared_memory.SharedMemory(name=ring.name)
-        self._bytes: NDArray[np.uint8] = np.frombuffer(self._memory.buf, np.uint8)
+        self._bytes: NDArray[np.uint8] = np.ndarray(ring.bytes, np.uint8, self._memory.buf)
         self._pipe, self._limit_s = pipe, limit_s
 
     def send(self, rows: NDArray[np.uint8], tag: bytes) -> None:
@@ -97,7 +97,9 @@ class SharedMemoryLink:
             raise self._lost(f"({who}) has gone") from None
 
     def _lost(self, what: str) -> PeerLostError:
-        return PeerLostError(errno.EPIPE, f"the other worker {what}", lost="the transfer; the sender's blocks are intact")
+        return PeerLostError(
+            errno.EPIPE, f"the other worker {what}", lost="the transfer; the sender's blocks are intact"
+        )
 
     def close(self) -> None:
         """See `Link`."""

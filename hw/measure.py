@@ -95,7 +95,7 @@ class Copies:
         if len(ways) > 1:
             other = ran[STREAM[ways[1]]].times_s[copies[STREAM[ways[1]]]]
             spent = spent[(times[:, 0] >= other[0, 0]) & (times[:, 1] <= other[-1, 1])]
-        return spent
+        return np.asarray(spent, np.float64)
 
     def _program(self, way: str, cell: Cell) -> Program:
         n, rows = self.device.layout.rows[0].blocks, np.zeros((cell.blocks, COLUMNS), np.int64)

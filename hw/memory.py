@@ -127,7 +127,7 @@ class HostMemory:
         if self.size > 0.9 * available_bytes():
             raise OutOfMemoryError(
                 errno.ENOMEM,
-                f"the {what} needs {self.size / 2**30:.2f} GiB of host memory,"
+                f"{what}: {self.size / 2**30:.2f} GiB of host memory are needed,"
                 f" {available_bytes() / 2**30:.2f} GiB are free: lower capacity.gpu_tokens or capacity.host_tokens",
             )
         try:

@@ -5,6 +5,8 @@ a processor busy. Needs `pip install kvtier[nixl]`. Tested with the real library
 """
 
 import errno
+import importlib
+import importlib.util
 import time
 from typing import Any
 
@@ -16,15 +18,10 @@ from hw.errors import PeerLostError, StorageFaultError
 
 def need_nixl() -> Any:
     """The nixl module, or how to get it."""
-    try:
-        import nixl_cu13
-    except ImportError:
-        try:
-            import nixl_cu12
-        except ImportError:
-            raise ValueError("the NIXL link needs NIXL: pip install kvtier[nixl]") from None
-        return nixl_cu12
-    return nixl_cu13
+    for name in ("nixl_cu13", "nixl_cu12"):
+        if importlib.util.find_spec(name) is not None:
+            return importlib.import_module(name)
+    raise ValueError("the NIXL link needs NIXL: pip install kvtier[nixl]")
 
 
 class NixlLink:
@@ -109,7 +106,9 @@ class NixlLink:
             raise self._lost("has gone") from None
 
     def _lost(self, what: str) -> PeerLostError:
-        return PeerLostError(errno.EPIPE, f"the other worker {what}", lost="the transfer; the sender's blocks are intact")
+        return PeerLostError(
+            errno.EPIPE, f"the other worker {what}", lost="the transfer; the sender's blocks are intact"
+        )
 
     def close(self) -> None:
         """See `hw.link.Link`."""

@@ -34,7 +34,9 @@ PATTERN = 0x9E3779B97F4A7C15 - (1 << 64)  # odd: word i of a stamp is seed + i *
 _JIT = not getattr(config, "DISABLE_JIT", 0)
 if _JIT:
     _word, _int = types.uintp, types.int32
-    from numba.core.typing.templates import signature
+    from numba.core.typing import templates
+
+    signature: Any = templates.signature
 
     _memcpy: Any = types.ExternalFunction("memcpy", signature(_word, _word, _word, _word))
     _yield: Any = types.ExternalFunction("sched_yield", signature(_int))

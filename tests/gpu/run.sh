@@ -33,7 +33,7 @@ python -c 'import numba, simpy, typer, pyarrow, pandas, matplotlib, joblib, pyda
         numba simpy typer pyarrow pandas matplotlib joblib pydantic pyyaml rich >"$out/pip.txt" 2>&1
 
 small="--set tokens_per_block=8 --set dtype=fp8 --set parallel.tensor_parallel_size=8 --gpu-tokens 131072 --host-tokens 262144"
-large="--set tokens_per_block=32 --gpu-tokens 131072 --host-tokens 131072"
+large="--set tokens_per_block=32 --gpu-tokens 131072 --host-tokens 65536"
 part doctor 60 bash -c "kvtier doctor --storage '$storage' --json"
 part calibrate 120 bash -c "kvtier calibrate --device $device --storage '$storage' --quick --out '$out/profile.yaml'"
 part lockstep 60 bash -c "kvtier validate mooncake_arxiv_first1000 --limit 60 --device $device --profile '$out/profile.yaml' \

@@ -30,5 +30,3 @@ def echo(kind: str, ring: Any, pipe: Any, shapes: list[tuple[int, int]], die_at:
             os._exit(9)
         link.send(rows + np.uint8(1), b"back " + tag)
     link.close()
-
-

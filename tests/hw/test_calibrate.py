@@ -103,8 +103,12 @@ def test_a_stopped_run_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.
         calibrate("cpu", None, out, quick=True)
     assert not out.exists()
     assert (tmp_path / "mine.partial.parquet").exists()
-    kept = {Cell(*row) for row in pd.read_parquet(tmp_path / "mine.partial.parquet")[list(Cell._fields)].values.tolist()}
-    assert {cell for cell in measured[:10] if cell.mode == "alone"} <= kept  # both ways: too short here to overlap always
+    kept = {
+        Cell(*row) for row in pd.read_parquet(tmp_path / "mine.partial.parquet")[list(Cell._fields)].values.tolist()
+    }
+    assert {
+        cell for cell in measured[:10] if cell.mode == "alone"
+    } <= kept  # both ways: too short here to overlap always
     measured.clear()
     monkeypatch.setattr(
         module.Copies, "measure", lambda self, cell, *more: (measured.append(cell), list(whole(self, cell, *more)))[1]

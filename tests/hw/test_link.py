@@ -2,7 +2,7 @@
 
 import multiprocessing
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,7 +17,7 @@ SHAPES = [(1, 4096), (64, 65536), (7, 100), (300, 16384)]
 
 
 @contextmanager
-def peer(kind: str, *, die_at: int = -1, size: int = 1 << 21) -> Iterator[Any]:
+def peer(kind: str, *, die_at: int = -1, size: int = 1 << 21) -> Generator[Any]:
     """A link to another process that sends everything back."""
     context = multiprocessing.get_context("spawn")
     ring, memory, here, there = open_pair(size)
@@ -64,7 +64,7 @@ def test_a_peer_that_dies_in_the_middle_is_an_error_within_a_second() -> None:
 def test_a_silent_peer_is_an_error_after_the_limit() -> None:
     ring, memory, here, there = open_pair(4096)
     link = SharedMemoryLink(ring, here, limit_s=0.05)
-    with pytest.raises(PeerLostError, match="silent for 0.05 s"):
+    with pytest.raises(PeerLostError, match=r"silent for 0\.05 s"):
         link.receive(np.zeros((1, 8), np.uint8))
     link.close()
     there.close()
