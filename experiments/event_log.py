@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from experiments.ready import Ready, part_of, ready, worker_of
+from experiments.ready import Ready, part_of, ready, whole, worker_of
 from experiments.spec import Spec
 from experiments.watch import moments
 from kvcache.blockhash import block_hash
@@ -77,8 +77,8 @@ def _namespaces(requests: Requests) -> list[tuple[int | None, int | None]]:
 
 
 def worker_events(work: Ready, worker: int, *, timing: bool) -> Iterator[Event]:
-    """Every event of one worker, in order."""
-    part = part_of(work, worker_of(work), worker)
+    """Every event of one worker, in order; without timing all requests are served by one cache."""
+    part = part_of(work, worker_of(work), worker) if timing else whole(work)
     manager: EventManager | None = None
     for at in moments(work, part, timing=timing, events=True):
         if manager is None:
@@ -102,7 +102,7 @@ def write_events(spec: Spec, requests: Requests, path: Path, *, timing: bool) ->
     With several workers each event also says its `worker_id`. A failed run leaves no file behind.
     """
     work = ready(spec, requests, timing=timing)
-    workers = work.spec.workload.workers
+    workers = work.spec.workload.workers if timing else 1
     part, count = path.with_name(path.name + ".part"), 0
     try:
         with part.open("w", encoding="utf-8") as out:

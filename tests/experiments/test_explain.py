@@ -113,7 +113,7 @@ def test_a_subscriber_of_the_events_knows_every_block_the_cache_holds(few: Reque
 
 def test_the_event_file_is_one_json_array_and_leaves_nothing_half_written(few: Requests, tmp_path: Path) -> None:
     target = tmp_path / "events.json"
-    count = write_events(spec_of("workers=2"), few.head(10), target, timing=False)
+    count = write_events(spec_of("workers=2"), few.head(10), target, timing=True)
     events = json.loads(target.read_text(encoding="utf-8"))
     assert len(events) == count
     assert {event["worker_id"] for event in events} == {0, 1}
