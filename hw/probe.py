@@ -64,9 +64,10 @@ print(json.dumps(out), flush=True)
 fd, name = tempfile.mkstemp(dir=sys.argv[1])
 os.close(fd)
 try:
+    monitor = kvikio.SummaryMonitor() if hasattr(kvikio, 'SummaryMonitor') else None
     with kvikio.CuFile(name, 'w') as f: f.write(np.zeros(1 << 20, np.uint8))
-    monitor = getattr(kvikio, 'SummaryMonitor', None)
     out['io'] = 'works'
+    if monitor: out['bytes_by_backend'] = {k: v['bytes_transferred'] for k, v in monitor.get().by_backend.items()}
 except Exception as e: out['io'] = f'{type(e).__name__}: {e}'[:300]
 finally: os.unlink(name)
 print(json.dumps(out))

@@ -137,3 +137,9 @@ except HardwareError as error:
     assert error.errno == 2, error
 """,
     )
+
+
+def test_the_doctor_says_which_backend_the_bytes_took(stand_in: Path, tmp_path: Path) -> None:
+    said = run(stand_in, tmp_path, "from hw import probe; print(probe.child(probe.KVIKIO, sys.argv[1]))")
+    assert "'io': 'works'" in said
+    assert "'POSIX': 1048576" in said

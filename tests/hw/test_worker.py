@@ -80,6 +80,8 @@ def test_decisions_are_the_simulators_and_no_byte_is_wrong(
     assert result.moves > 0 or case == "no host pool"
     assert result.checks >= 0.9 * result.moves
     assert result.hits_checked > 0
+    kinds = {int(kind) for call in recording.calls for kind in call.commands.copies[:, 0]}
+    assert {"cascade to disk": {0, 1, 2, 3}}.get(case, set()) <= kinds  # blocks come back from the disk too
     assert list(tmp_path.iterdir()) == []
 
 
