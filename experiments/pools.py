@@ -55,7 +55,9 @@ def plan(spec: Spec, longest_tokens: int) -> Plan:
     counts = block_counts(
         shape,
         cache,
-        free if free > 0 else int(hardware.hbm_bytes),  # without room the GPU pool was given, and is not worked out here
+        free
+        if free > 0
+        else int(hardware.hbm_bytes),  # without room the GPU pool was given, and is not worked out here
         free_gpu_memory_fraction=min(cfg.free_gpu_memory_fraction, 0.999999),
         tokens_per_block=cfg.tokens_per_block,
         host_cache_size=int(cfg.host_cache_size or 0),
