@@ -1,11 +1,13 @@
 """The router's index against the cache it stands for: equal where every change is told, never short of a block."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 
 from kvcache.manager import CacheRequest, KVCacheManager
+from kvcache.retention import KvCacheRetentionConfig, TokenRangeRetentionConfig
 from kvcache.router_index import RouterIndex
 from kvcache.tables import LEVEL, NODE, PRIORITY, Pool, Settings
 
@@ -101,3 +103,63 @@ def test_lost_events_are_counted() -> None:
         manager.release(i)
     index.apply(manager.flush_events())
     assert index.lost == 1
+
+
+def stored(event_id: int, *hashes: int) -> dict[str, Any]:
+    """Blocks of four tokens on the GPU, one below the other from the root."""
+    blocks = [{"block_hash": h, "tokens": [0] * 4, "cache_level": 0, "priority": 35} for h in hashes]
+    return {
+        "event_id": event_id,
+        "window_size": 64,
+        "data": {"type": "stored", "parent_hash": None, "blocks": blocks},
+    }
+
+
+def updated(event_id: int, block_hash: int, level: int | None, priority: int | None) -> dict[str, Any]:
+    """A move from the GPU to `level`, a change of priority from 35; None: that did not change."""
+    return {
+        "event_id": event_id,
+        "window_size": 64,
+        "data": {
+            "type": "updated",
+            "block_hash": block_hash,
+            "cache_level": None if level is None else {"old_value": 0, "new_value": level},
+            "priority": None if priority is None else {"old_value": 35, "new_value": priority},
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    ("level", "priority", "expected"),
+    [(1, None, (1, 35)), (None, 80, (0, 80)), (1, 80, (1, 80)), (0, 0, (0, 0))],
+)
+def test_an_update_changes_what_it_names_of_the_one_block_it_names(
+    level: int | None, priority: int | None, expected: tuple[int, int]
+) -> None:
+    index = RouterIndex()
+    index.apply([stored(0, 11, 12), updated(1, 12, level, priority)])
+    assert believed(index) == {11: (0, 35), 12: expected}
+
+
+def test_an_update_of_an_unknown_block_adds_none() -> None:
+    index = RouterIndex()
+    index.apply([stored(0, 11), updated(1, 99, 1, 80)])
+    assert believed(index) == {11: (0, 35)}
+    assert index.lost == 0
+
+
+def test_a_priority_that_a_later_request_gives_a_cached_block_reaches_the_router() -> None:
+    """Two blocks of 4 in 9 tokens; the second request keeps the first one at 80, no longer the default 35."""
+    manager = KVCacheManager([Pool(64, (8, 0))], Settings(4), event_buffer_max_size=100)
+    index = RouterIndex()
+    keep = KvCacheRetentionConfig([TokenRangeRetentionConfig(0, 4, 80)])
+    both = CacheRequest(0, list(range(9))), CacheRequest(1, list(range(9)), retention=keep)
+    first, second = (manager.node_hash(node) for node in manager.nodes_of(both[0], 8))
+    told = []
+    for request in both:
+        manager.add_sequence_batch([request])
+        request.position = request.prompt_tokens
+        manager.release(request.request_id)
+        index.apply(manager.flush_events())
+        told.append(believed(index))
+    assert told == [{first: (0, 35), second: (0, 35)}, {first: (0, 80), second: (0, 35)}]
