@@ -59,8 +59,9 @@ def copy_costs(the_plan: Plan, state: State) -> np.ndarray[Any, np.dtype[np.floa
             cost[kind, w, WHOLE_S] = sum(copy_seconds(direction, 1, size) for size in sizes)
         # a partial copy moves only its tokens; from the host they pass the link, inside the GPU they are read and written
         per_token = sum(sizes) / the_plan.settings.tokens_per_block
-        cost[ONBOARD, w, START_S] = len(sizes) * host.h2d.latency_s
-        cost[ONBOARD, w, TOKEN_S] = per_token / host.h2d.bandwidth_bytes_per_s
+        for kind, direction in ((ONBOARD, host.h2d), (DISK_READ, gds.h2d)):
+            cost[kind, w, START_S] = len(sizes) * direction.latency_s
+            cost[kind, w, TOKEN_S] = per_token / direction.bandwidth_bytes_per_s
         hbm = the_plan.hardware.hbm_bytes_per_s * the_plan.hardware.hbm_efficiency
         cost[INTRA_COPY, w, WHOLE_S] = the_plan.hardware.kernel_latency_s * len(sizes) + 2 * sum(sizes) / hbm
         cost[INTRA_COPY, w, START_S] = the_plan.hardware.kernel_latency_s * len(sizes)

@@ -27,6 +27,7 @@ from kvcache.tables import (
     CLAIM_FULL,
     CLAIMANT,
     DEFAULT_PRIORITY,
+    DISK_READ,
     DURATION_MS,
     EV_PRIORITY,
     EV_STORED_BLOCK,
@@ -235,8 +236,10 @@ def _take_match(s: State, m: Matches, j: int, w: int, i: int, node: int) -> int:
         target = get_free(s, w, int(s.blocks[block, PRIORITY]), int(s.blocks[block, DURATION_MS]))
         if target == -1:
             return -1
-        note_copy(s, INTRA_COPY if s.blocks[block, LEVEL] == 0 else ONBOARD, block, target, tokens)
-        s.stats[w, INTRA_COPIES if s.blocks[block, LEVEL] == 0 else PARTIAL_FROM_HOST] += 1
+        level = int(s.blocks[block, LEVEL])
+        kind = INTRA_COPY if level == 0 else ONBOARD if level == 1 else DISK_READ
+        note_copy(s, kind, block, target, tokens)
+        s.stats[w, INTRA_COPIES if level == 0 else PARTIAL_FROM_HOST] += 1
         s.stats[w, INTRA_TOKENS] += tokens
         if m.entry[j, M_RELEASE] == 1 and s.blocks[block, REFS] == 0:
             release(s, block, False)

@@ -44,7 +44,7 @@ part integrity 60 bash -c "kvtier validate mooncake_arxiv_first1000 --limit 40 -
     $small --repeats 1 --check each --mode both"
 part disk 45 bash -c "kvtier validate mooncake_arxiv_first1000 --limit 20 --device $device --profile '$out/profile.yaml' \
     --set tokens_per_block=32 --set dtype=fp8 --set parallel.tensor_parallel_size=8 --set profile=cascade \
-    --set enable_partial_reuse=false --gpu-tokens 131072 --host-tokens 32768 --disk-tokens 131072 \
+    --gpu-tokens 131072 --host-tokens 32768 --disk-tokens 131072 \
     --storage '$storage' --repeats 1 --out '$out/disk'"
 rmdir "$storage" 2>/dev/null
 cat "$out/summary.txt"

@@ -54,7 +54,7 @@ CASES: dict[str, dict[str, Any]] = {
     "no host pool": {"capacity": {"gpu_blocks": 90, "host_blocks": 0}},
     "cascade to disk": {
         "profile": "cascade",
-        "kv_cache_config": {"tokens_per_block": 16, "dtype": "fp8", "enable_partial_reuse": False},
+        "kv_cache_config": {"tokens_per_block": 16, "dtype": "fp8"},
         "capacity": {"gpu_blocks": 90, "host_blocks": 60, "disk_blocks": 200},
     },
     "values and scales": {"kv_cache_config": {"tokens_per_block": 16, "dtype": "nvfp4"}},

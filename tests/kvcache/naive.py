@@ -332,7 +332,7 @@ class Oracle:
         block = claim.block
         if claim.copy:
             block = self.get_free(claim.block.priority, claim.block.duration_ms)
-            kind = "intra_copy" if claim.block.level == 0 else "onboard"
+            kind = ("intra_copy", "onboard", "disk_read")[claim.block.level]
             self.copy(kind, claim.block, block, claim.tokens)
             self.stats["intra_copies" if kind == "intra_copy" else "partial_from_host"] += 1
             if claim.release_source and claim.block.refs == 0:
