@@ -160,6 +160,29 @@ class TestPauses:
         assert (it.pauses, it.waiting) == (2, [1, 2])
         assert it.engine.line.meter[STARVED] == 0
 
+    def test_a_block_reserved_for_an_earlier_starter_is_not_given_to_a_later_one_after_a_pause(self) -> None:
+        # 8 blocks: 2 + 2 + 2 + 1, one is free. Step 1: all need one more. A gets the free one, B that of D, which is
+        # paused; for C none is left, so C is paused too.
+        it = bench([prompt(1, 8), prompt(2, 8), prompt(3, 8), prompt(4, 4)], [3] * 4, 8)
+        it.arrive(0, 1, 2, 3)
+        it.step(0)
+        assert it.step(1) == {0: (-1, 1), 1: (-1, 1)}
+        assert (it.pauses, it.waiting) == (2, [2, 3])
+        assert it.engine.line.meter[STARVED] == 0
+
+    def test_a_prompt_paused_between_two_chunks_finds_all_but_the_last_token_of_what_it_computed(self) -> None:
+        # 5 blocks, 12 tokens a step. A: 4 + 3. B: 13, of which 8 in step 0. Step 1: A needs a block, B is paused: 7
+        # tokens are usable, 4 + 3, and the 3 are the start of a whole block of its prompt. A takes B's last, empty one.
+        it = bench([prompt(1, 4), prompt(2, 13)], [3, 1], 5, max_num_tokens=12)
+        it.arrive(0, 1)
+        assert it.step(0) == {0: (0, 4), 1: (0, 8)}
+        assert it.engine.state.stats[0, STORED] == 2
+        assert it.step(1) == {0: (-1, 1)}
+        assert it.engine.state.stats[0, STORED] == 3
+        assert [it.step(2), it.step(3)] == [{0: (-1, 2)}, {1: (7, 13)}]
+        assert it.made == 4
+        assert_conserved(it.engine.state, all_free=True)
+
     def test_a_step_with_a_pause_starts_nobody_though_the_paused_one_would_fit_again(self) -> None:
         # Two windows, 5 blocks each; equal prompts start together (no skip rule), so B holds copies of A's 2 blocks.
         # Step 1: A takes the last block, B is paused: 2 are free, and B, which may share A's blocks, would need 1.
