@@ -243,13 +243,14 @@ def test_errors_without_a_number_are_known_by_their_text(text: str, kind: type[H
 
 
 RUN = """
-import sys, time
+import signal, sys
 from pathlib import Path
 from hw.cpu import CpuDevice
 from tests.hw.conftest import small_layout
 import numpy as np
 from hw.program import DELAY
 device = CpuDevice(small_layout(), Path(sys.argv[1]))
+signal.signal(signal.SIGINT, signal.default_int_handler)  # started in the background, a process inherits "ignore"
 try:
     print("ready", flush=True)
     program = np.zeros((1, 8), np.int64)
@@ -262,14 +263,17 @@ finally:
 
 
 def test_ctrl_c_ends_within_a_second_and_leaves_no_file(tmp_path: Path) -> None:
-    process = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-c", RUN, str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
-    assert list(tmp_path.iterdir()) != []
-    time.sleep(0.2)
-    process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=10)
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            assert list(tmp_path.iterdir()) != []
+            time.sleep(0.2)
+            process.send_signal(signal.SIGINT)
+            _, said = process.communicate(timeout=10)
+        finally:
+            process.kill()
     assert "KeyboardInterrupt" in said
     assert list(tmp_path.iterdir()) == []
