@@ -11,7 +11,6 @@ import numpy as np
 from kvcache.keys import Rows, check_block_size, grow, intern_all, key_offsets
 from kvcache.request import Requests
 from kvcache.retention import RetentionColumns
-from kvcache.sequences import make_matches, make_sequences
 from kvcache.tables import ROOT, Array, Pool, Settings, State, make_state
 
 
@@ -96,6 +95,3 @@ def longest_blocks(requests: Requests, tokens_per_block: int) -> int:
     """Positions that the longest request needs."""
     total = requests.prompt_tokens.astype(np.int64) + requests.output_tokens
     return int(-(-total.max(initial=1) // tokens_per_block)) + 2
-
-
-__all__ = ["Load", "longest_blocks", "make_matches", "make_sequences", "prepare", "rows_of"]

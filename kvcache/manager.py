@@ -292,7 +292,7 @@ class KVCacheManager:
             )  # fmt: skip
             if not done:
                 for later in range(j + 1, len(batch)):
-                    sequences.unclaim(self.state, self._matches, later)
+                    sequences.unclaim(self.state, self._matches, later, 0)
                 for earlier in batch[:j]:
                     sequences.release_sequence(self.state, self._sequences, w, earlier.slot)
                 return False

@@ -334,18 +334,15 @@ def allocate(
 @loop
 def _undo(s: State, q: Sequences, m: Matches, j: int, w: int, seq: int, done: int) -> None:
     """Give back what the first `done` positions took and what later positions had claimed."""
-    for i in range(int(m.entry[j, M_COUNT]) - 1, done - 1, -1):
-        block = int(m.blocks[j, i])
-        if block != PLACEHOLDER and s.blocks[block, REFS] == 0:
-            release(s, block, False)
+    unclaim(s, m, j, done)
     q.length[seq] = done
     release_sequence(s, q, w, seq)
 
 
 @loop
-def unclaim(s: State, m: Matches, j: int) -> None:
-    """Give back the claims of request j, for which phase 2 will not run."""
-    for i in range(int(m.entry[j, M_COUNT]) - 1, -1, -1):
+def unclaim(s: State, m: Matches, j: int, first: int) -> None:
+    """Give back the claims of request j from position `first` on, for which phase 2 will not run."""
+    for i in range(int(m.entry[j, M_COUNT]) - 1, first - 1, -1):
         block = int(m.blocks[j, i])
         if block != PLACEHOLDER and s.blocks[block, REFS] == 0:
             release(s, block, False)

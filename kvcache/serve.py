@@ -25,8 +25,6 @@ from kvcache.sequences import (
 )
 from kvcache.tables import BATCH, C_REUSE, C_TOKENS_PER_BLOCK, C_WINDOWS, W_SLIDING, Array, State
 
-OUT_OF_BLOCKS = -1
-
 
 @loop
 def prompt_of(load: Load, r: int) -> int:
@@ -90,7 +88,7 @@ def start_batch(
         for j in range(before):
             r = int(batch[j])
             if j > started:
-                unclaim(s, m, j)
+                unclaim(s, m, j, 0)
                 _give_back(s, q, w, int(seqs[j]), (prompt_of(load, r) + tpb - 1) // tpb)
                 continue
             full, short, whole = _lookup(s, load, r)

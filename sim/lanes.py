@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvcache.compiled import loop
-from kvcache.tables import INTRA_COPY, N_COPIES, OFFLOAD, ONBOARD, Array, State
+from kvcache.tables import DISK_READ, DISK_WRITE, INTRA_COPY, N_COPIES, OFFLOAD, ONBOARD, Array, State
 from sim.transfer import DUPLEX, LinkParams
 
 LANE_OFFLOAD, LANE_ONBOARD, LANE_DISK_WRITE, LANE_DISK_READ = range(4)
@@ -127,8 +127,8 @@ def _places(lanes: Lanes, kind: int, w: int, source: int, target: int) -> tuple[
         down = 1
     elif kind == ONBOARD:
         up = 1
-    elif kind == LANE_DISK_WRITE:
+    elif kind == DISK_WRITE:
         up, down = 1, 2
-    elif kind == LANE_DISK_READ:
+    elif kind == DISK_READ:
         up = 2
     return int(lanes.base[w, up] + source), int(lanes.base[w, down] + target)

@@ -33,7 +33,7 @@ from sim.cost import CostParams, step_seconds_windowed
 from sim.lanes import Lanes, copies_seconds
 
 # Entries of `clock`.
-NOW_S, COMPUTE_S, COPY_WAIT_S, TOKENS_MADE, IDLE = range(5)
+NOW_S, COMPUTE_S, COPY_WAIT_S, TOKENS_MADE = range(4)
 
 
 class Source(Protocol):
@@ -133,7 +133,7 @@ class Worker:
     ) -> None:
         self.engine = engine
         self.lanes = lanes
-        self.clock = np.zeros(5)
+        self.clock = np.zeros(4)
         self._span = run_vllm_span if is_vllm(engine) else run_span
         self._end = iteration(engine).end
         self._env = env
