@@ -43,6 +43,7 @@ def plan(spec: Spec, longest_tokens: int) -> Plan:
     shape = model.shape()
     if cfg.max_attention_window is not None:
         shape = with_windows(shape, cfg.max_attention_window, max_seq_len)
+    _check_parallel(spec)
     tp = spec.parallel.tensor_parallel_size
     free = int(hardware.hbm_bytes - model.weight_bytes(weight, tp))
     given = spec.capacity.blocks("gpu", cfg.tokens_per_block)
@@ -92,6 +93,17 @@ def plan(spec: Spec, longest_tokens: int) -> Plan:
         max_seq_len,
         _notes(spec, pools),
     )
+
+
+def _check_parallel(spec: Spec) -> None:
+    """What a run would otherwise pass over in silence."""
+    if spec.parallel.pipeline_parallel_size > 1:
+        raise ValueError(
+            f"parallel.pipeline_parallel_size is {spec.parallel.pipeline_parallel_size}; runs know one stage only:"
+            " leave it at 1 and split the layers with tensor_parallel_size"
+        )
+    if spec.parallel.enable_attention_dp:
+        raise ValueError("parallel.enable_attention_dp is true; runs do not know it: leave it false")
 
 
 def _tiers(spec: Spec, gpu: int, host: int, block_bytes: int) -> tuple[int, ...]:

@@ -86,3 +86,15 @@ def test_a_sequence_may_be_as_long_as_the_longest_request_or_the_model() -> None
     assert planned(longest=500_000).max_seq_len == 500_000
     assert planned(longest=500).max_seq_len == 131_072
     assert planned(longest=500, scheduler={"max_seq_len": 4096}).max_seq_len == 4096
+
+
+@pytest.mark.parametrize(
+    ("parallel", "complaint"),
+    [
+        ({"pipeline_parallel_size": 2}, r"parallel\.pipeline_parallel_size is 2; runs know one stage only"),
+        ({"enable_attention_dp": True}, r"parallel\.enable_attention_dp is true; runs do not know it"),
+    ],
+)
+def test_a_split_that_runs_do_not_know_is_refused(parallel: dict[str, object], complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        plan(Spec.model_validate({"parallel": parallel}), 4096)
