@@ -46,6 +46,7 @@ LOOK: Any = {
     "grid.color": "0.9",
     "axes.axisbelow": True,
     "legend.frameon": False,
+    "axes.formatter.useoffset": False,  # an axis says its values, not differences from a number in the corner
 }
 
 

@@ -148,3 +148,18 @@ def test_interrupted_file_leaves_the_old_one_and_no_scraps(tmp_path: Path) -> No
         raise RuntimeError
     assert path.read_text(encoding="utf-8") == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_an_axis_of_close_values_says_them_whole(tmp_path: Path) -> None:
+    from matplotlib import pyplot as plt
+    from matplotlib import rc_context
+
+    from reports.plots import LOOK
+
+    with rc_context(LOOK):
+        figure, axes = plt.subplots()
+        axes.plot([1, 2], [90.899, 90.905])
+        figure.savefig(tmp_path / "close.png")
+        assert not axes.yaxis.get_offset_text().get_text()
+        assert all(label.get_text().startswith("90.") for label in axes.get_yticklabels())
+        plt.close(figure)
