@@ -17,20 +17,31 @@ It measures nothing and times nothing. A machine is a YAML file; a preset and a 
       kernels: {latency_s: ..., per_layer: ..., source: ...}          fixed seconds of a kernel, kernels a layer
       decode_attention: {latency_s: ..., source: ...}    fixed seconds of one layer's decode attention
       step: {overhead_s: ..., source: ...}               fixed seconds of a step that no kernel accounts for
+      measured:                                          optional; what a calibration timed: rates by size, all three of
+        linear: {table: [[tokens, flops_per_s], ...], source: ...}
+                                                         a matrix product of so many rows (bf16; float32 on the cpu device)
+        prefill_attention: {table: [[context_tokens, flops_per_s], ...], source: ...}
+                                                         causal attention, by the mean context of a query token
+        decode_attention: {table: [[cache_bytes, bytes_per_s], ...], source: ...}
+                                                         one layer reading so many bytes of cache, the batch's in all
     links:
       host:                                              GPU to host memory; also: disk (file to host memory, POSIX),
         h2d: {latency_s: ..., bandwidth_bytes_per_s: ..., table: [[bytes, bytes_per_s], ...], source: ...}
         d2h: {...}                                       gds (file to GPU), nvlink (GPU to GPU), network (node to
-                                                         node), host_batched (host, many copies handed over in one call)
+                                                         node), host_batched (host, many copies handed over in one call),
+                                                         host_gather (host, blocks gathered, then one copy)
         duplex_factor: ...                               share of its speed a direction keeps while the other works
         source: ...
+
+In `measured` the first column ascends; between rows rates are taken in log size and log rate, outside they stay.
+FLOPs count a multiply and an add as two: 2 x rows x columns x inner, 4 x pairs x heads x head size.
 
 `table` and `start_s` (once a copy) are optional. h2d is towards the GPU on every link: onboard, read, receive. A link
 given as null is not there. Any mapping may hold `source`; the presets hold one beside every figure.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +51,8 @@ from sim.models import nearest
 from sim.transfer import Link, LinkDirection
 
 PRESETS = Path(__file__).parent / "presets"
-LINKS = ("host", "disk", "gds", "nvlink", "network", "host_batched")
+LINKS = ("host", "disk", "gds", "nvlink", "network", "host_batched", "host_gather")
+MEASURED = ("linear", "prefill_attention", "decode_attention")
 NUMBER_FORMATS = ("bf16", "fp8", "fp4", "int8")
 DIRECTION_KEYS = {"latency_s", "bandwidth_bytes_per_s", "table", "start_s", "source"}
 
@@ -61,7 +73,9 @@ FIGURES = {
 
 @dataclass(frozen=True)
 class Hardware:
-    """One machine: a GPU and its links. `flops` by number format; `sources` by place in the file."""
+    """One machine: a GPU and its links. `flops` by number format; `sources` by place in the file; `measured`: (size,
+    rate) by kernel as above, empty where nothing was timed.
+    """
 
     name: str
     hbm_bytes: float
@@ -77,6 +91,7 @@ class Hardware:
     step_overhead_s: float
     links: Mapping[str, Link]
     sources: Mapping[str, str]
+    measured: Mapping[str, tuple[tuple[float, float], ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in ("hbm_efficiency", "linear_efficiency", "attention_efficiency"):
@@ -120,14 +135,34 @@ def hardware_from(data: Mapping[str, Any]) -> Hardware:
                 flops[last] = _number(name, path, value)
             elif path in FIGURES:
                 figures[FIGURES[path]] = _number(name, path, value)
-            elif last != "source":
+            elif last != "source" and not path.startswith("compute.measured."):
                 raise ValueError(f"hardware {name}: unknown key {path}; {nearest(path, list(FIGURES))}")
     missing = [path for path, field in FIGURES.items() if field not in figures]
     if missing:
         raise ValueError(f"hardware {name}: {', '.join(missing)} not given; give them, or a `base` that has them")
     links = {k: _link(name, k, link) for k, link in (data.get("links") or {}).items() if link is not None}
     sources = {path.removesuffix(".source"): str(v) for path, v in _leaves(data, "") if path.endswith(".source")}
-    return Hardware(name=name, flops=flops, links=links, sources=sources, **figures)
+    measured = _measured(name, data.get("compute", {}).get("measured"))
+    return Hardware(name=name, flops=flops, links=links, sources=sources, measured=measured, **figures)
+
+
+def _measured(name: str, data: Any) -> dict[str, tuple[tuple[float, float], ...]]:
+    if data is None:
+        return {}
+    if type(data) is not dict or set(data) - {"source"} != set(MEASURED):
+        raise ValueError(f"hardware {name}: compute.measured must hold {', '.join(MEASURED)}")
+    found = {}
+    for kernel in MEASURED:
+        path, one = f"compute.measured.{kernel}", data[kernel]
+        rows = one.get("table") if type(one) is dict else None
+        if not rows or not all(isinstance(row, list) and len(row) == 2 for row in rows):
+            raise ValueError(f"hardware {name}: {path}.table must hold rows [size, rate]")
+        table = tuple((_number(name, path, size), _number(name, path, rate)) for size, rate in rows)
+        sizes = [size for size, _ in table]
+        if sizes != sorted(set(sizes)) or min(min(row) for row in table) <= 0:
+            raise ValueError(f"hardware {name}: {path}.table: sizes must ascend, and sizes and rates be above 0")
+        found[kernel] = table
+    return found
 
 
 def _read(name: str | Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:

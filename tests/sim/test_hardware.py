@@ -3,7 +3,7 @@
 import pytest
 import yaml
 
-from sim.hardware import PRESETS, hardware_from, hardware_names, load_hardware
+from sim.hardware import MEASURED, PRESETS, hardware_from, hardware_names, load_hardware
 
 H100 = yaml.safe_load((PRESETS / "h100-sxm.yaml").read_text())
 
@@ -124,3 +124,29 @@ def test_a_wrong_figure_is_refused_by_its_place(section: str, key: str, value: o
 def test_an_unknown_section_is_refused():
     with pytest.raises(ValueError, match="unknown keys power"):
         hardware_from({**H100, "power": {}})
+
+
+def test_kernels_that_a_calibration_timed_are_rates_by_size():
+    tables = {name: {"table": [[1, 2.0e12], ["4e3", 5.0e14]], "source": "us"} for name in MEASURED}
+    machine = hardware_from({**H100, "compute": {**H100["compute"], "measured": tables}})
+    assert machine.measured == dict.fromkeys(MEASURED, ((1.0, 2.0e12), (4000.0, 5.0e14)))
+    assert machine.sources["compute.measured.linear"] == "us"
+    assert hardware_from(H100).measured == {}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"linear": None}, r"compute.measured.linear.table must hold rows \[size, rate\]"),
+        ({"linear": {"table": []}}, r"compute.measured.linear.table must hold rows"),
+        ({"linear": {"table": [[1]]}}, r"compute.measured.linear.table must hold rows"),
+        ({"linear": {"table": [[2, 1.0], [1, 1.0]]}}, "sizes must ascend"),
+        ({"linear": {"table": [[1, 0]]}}, "rates be above 0"),
+        ({"linear": {"table": [[1, "fast"]]}}, "compute.measured.linear is 'fast'; it must be a number"),
+        ({"gemm": {"table": [[1, 1.0]]}}, "must hold linear, prefill_attention, decode_attention"),
+    ],
+)
+def test_a_wrong_table_of_kernels_is_refused_by_its_place(change: object, message: str):
+    tables = {name: {"table": [[1, 2.0e12]]} for name in MEASURED}
+    with pytest.raises(ValueError, match=message):
+        hardware_from({**H100, "compute": {**H100["compute"], "measured": {**tables, **change}}})
