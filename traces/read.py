@@ -13,6 +13,7 @@ from traces import claude_code, dynamo, fields, lengths, mooncake, parquet, toke
 from traces.errors import TraceError, shown
 from traces.options import ReadOptions
 from traces.source import PARQUET_MAGIC, Source
+from traces.stream import Stream, in_pieces
 from traces.workloads import PREFIX, generated
 
 SAMPLE_SUFFIX = ".jsonl.gz"
@@ -64,6 +65,11 @@ def read(trace: str | Path, *, format: str | None = None, options: ReadOptions =
     if options.trace_block_size is None and known_block is not None:
         options = replace(options, trace_block_size=known_block)
     return chosen.read(source, options)
+
+
+def opened(trace: str | Path, *, format: str | None = None, options: ReadOptions = ReadOptions()) -> Stream:
+    """The same workload in pieces, for what need not hold it whole."""
+    return in_pieces(read(trace, format=format, options=options))
 
 
 def located(trace: str | Path) -> Source:
