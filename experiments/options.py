@@ -1,9 +1,16 @@
 """The options that several commands share, each described once."""
 
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
+
+if TYPE_CHECKING:
+    from experiments.trace import Trace
 
 TRACE = "Reading the trace"
 POOLS = "Pool sizes"
@@ -47,3 +54,75 @@ DiskTokens = Annotated[str | None, Option(metavar="N", help="Disk tier, tokens (
 
 Device = Annotated[str, Option(help="cpu (host memory stands in for the GPU's) or cuda:0.")]
 Storage = Annotated[Path | None, Option(metavar="DIR", help="Where slot files of the disk tier lie.")]
+
+
+@dataclass(frozen=True)
+class TraceOptions:
+    """Which trace, and how to read it."""
+
+    trace: TraceName
+    format: Format = None
+    trace_block_size: BlockSize = None
+    time_unit: TimeUnit = None
+    default_output: DefaultOutput = None
+    skip_bad_lines: SkipBadLines = False
+    strict: Strict = False
+    limit: Limit = None
+
+    def source(self) -> "Trace":
+        """The trace, not yet read."""
+        from experiments.trace import Trace
+        from traces.options import ReadOptions
+
+        options = ReadOptions(
+            self.trace_block_size, self.time_unit, self.default_output, self.skip_bad_lines, self.strict
+        )
+        return Trace(self.trace, self.format, options, self.limit)
+
+
+@dataclass(frozen=True)
+class SpecOptions:
+    """The configuration of a run: a file, single keys, pool sizes."""
+
+    spec: SpecFile = None
+    set_: Settings = None
+    gpu_tokens: GpuTokens = None
+    gpu_blocks: GpuBlocks = None
+    host_tokens: HostTokens = None
+    host_blocks: HostBlocks = None
+    disk_tokens: DiskTokens = None
+
+    def settings(self) -> list[str]:
+        """All changes to the file as `key=value`; giving one pool twice is refused."""
+        for tier in ("gpu", "host"):
+            if getattr(self, f"{tier}_tokens") is not None and getattr(self, f"{tier}_blocks") is not None:
+                raise ValueError(f"give --{tier}-tokens or --{tier}-blocks, not both")
+        pools = ("gpu_tokens", "gpu_blocks", "host_tokens", "host_blocks", "disk_tokens")
+        given = {name: getattr(self, name) for name in pools}
+        return [*(self.set_ or []), *(f"capacity.{name}={value}" for name, value in given.items() if value is not None)]
+
+
+def bundled(command: Callable[..., None]) -> Callable[..., None]:
+    """The same command for typer, with the fields of its bundles (the dataclasses above) as options of its own."""
+    signature = inspect.signature(command, eval_str=True)
+    bundles: dict[str, Any] = {
+        p.name: p.annotation for p in signature.parameters.values() if is_dataclass(p.annotation)
+    }
+
+    @functools.wraps(command)
+    def spread(**given: Any) -> None:
+        taken = {name: kind(**{f.name: given.pop(f.name) for f in fields(kind)}) for name, kind in bundles.items()}
+        command(**taken, **given)
+
+    options = [option for p in signature.parameters.values() for option in _options(p)]
+    spread.__signature__ = signature.replace(parameters=options)  # type: ignore[attr-defined]
+    spread.__annotations__ = {option.name: option.annotation for option in options}
+    return spread
+
+
+def _options(parameter: inspect.Parameter) -> list[inspect.Parameter]:
+    if not is_dataclass(parameter.annotation):
+        return [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)]
+    bundle: Callable[..., Any] = parameter.annotation
+    own = inspect.signature(bundle, eval_str=True).parameters.values()
+    return [option.replace(kind=inspect.Parameter.KEYWORD_ONLY) for option in own]

@@ -1,7 +1,7 @@
 """What `kvtier replay` and `kvtier sweep` do once their options are read."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -11,25 +11,6 @@ from experiments.load import finished, load, read, split, value_of
 from experiments.progress import progress
 from experiments.sweep import Sweep, sweep
 from experiments.trace import Trace
-
-
-@dataclass(frozen=True)
-class Pools:
-    """Pool sizes from the command line, as written there."""
-
-    gpu_tokens: str | None = None
-    gpu_blocks: str | None = None
-    host_tokens: str | None = None
-    host_blocks: str | None = None
-    disk_tokens: str | None = None
-
-    def settings(self) -> list[str]:
-        """As `key=value`; giving one pool twice is refused."""
-        for tier in ("gpu", "host"):
-            if getattr(self, f"{tier}_tokens") is not None and getattr(self, f"{tier}_blocks") is not None:
-                raise ValueError(f"give --{tier}-tokens or --{tier}-blocks, not both")
-        given = {field.name: getattr(self, field.name) for field in fields(self)}
-        return [f"capacity.{name}={value}" for name, value in given.items() if value is not None]
 
 
 def replayed(trace: Trace, spec: str | None, settings: Sequence[str], *, timing: bool) -> dict[str, Any]:

@@ -1,0 +1,1 @@
+"""What each `kvtier` command takes and says, one file a group. The work is done elsewhere in experiments."""
