@@ -123,6 +123,6 @@ def bundled(command: Callable[..., None]) -> Callable[..., None]:
 def _options(parameter: inspect.Parameter) -> list[inspect.Parameter]:
     if not is_dataclass(parameter.annotation):
         return [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)]
-    bundle: Callable[..., Any] = parameter.annotation
+    bundle: Any = parameter.annotation
     own = inspect.signature(bundle, eval_str=True).parameters.values()
     return [option.replace(kind=inspect.Parameter.KEYWORD_ONLY) for option in own]
