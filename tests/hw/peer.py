@@ -17,14 +17,19 @@ def end(kind: str, name: str, ring: Any, pipe: Any) -> Any:
     return SharedMemoryLink(ring, pipe, limit_s=20)
 
 
-def echo(kind: str, ring: Any, pipe: Any, shapes: list[tuple[int, int]], die_at: int) -> None:
-    """Receive rows of each shape and send them back, each byte plus one; `die_at`: disappear instead of the n-th answer."""
+def echo(kind: str, ring: Any, pipe: Any, shapes: list[tuple[int, int]], die_at: int, announced: bool = False) -> None:
+    """Receive rows of each shape and send them back, each byte plus one; `die_at`: disappear instead of the n-th answer.
+
+    `announced` (NIXL): disappear already when the rows to be written to are known to the sender.
+    """
     import resource
 
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     link = end(kind, "there", ring, pipe)
     for number, shape in enumerate(shapes):
         rows = np.zeros(shape, np.uint8)
+        if announced and number == die_at:
+            link._note = lambda: os._exit(9)
         tag = link.receive(rows)
         if number == die_at:
             os._exit(9)

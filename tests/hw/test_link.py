@@ -17,11 +17,11 @@ SHAPES = [(1, 4096), (64, 65536), (7, 100), (300, 16384)]
 
 
 @contextmanager
-def peer(kind: str, *, die_at: int = -1, size: int = 1 << 21) -> Generator[Any]:
+def peer(kind: str, *, die_at: int = -1, announced: bool = False, size: int = 1 << 21) -> Generator[Any]:
     """A link to another process that sends everything back."""
     context = multiprocessing.get_context("spawn")
     ring, memory, here, there = open_pair(size)
-    process = context.Process(target=echo, args=(kind, ring, there, SHAPES, die_at))
+    process = context.Process(target=echo, args=(kind, ring, there, SHAPES, die_at, announced))
     process.start()
     there.close()
     link = end(kind, "here", ring, here)

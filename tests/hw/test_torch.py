@@ -1,6 +1,6 @@
 """What of the torch runtime works without a GPU: stamps and comparisons in torch are those of the compiled loops.
 
-Not collected by default: needs torch (tests/hw/README.md).
+Skipped where torch is not installed: it is an extra of hundreds of megabytes. tests/gpu/run.sh runs these too.
 """
 
 from types import SimpleNamespace
@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from hw.cuda_torch import TorchRuntime
 from hw.program import fill, first_wrong
+
+torch: Any = pytest.importorskip("torch", reason="torch is not installed: pip install kvtier[hw]")
 
 
 class OnCpu(TorchRuntime):
