@@ -18,10 +18,10 @@ OPTION = "--trace-block-size"
 
 @dataclass(frozen=True)
 class Block:
-    """The decision: tokens of a block, and whether it had to be guessed from the counts."""
+    """The decision: tokens of a block, and whether the file or the user said so."""
 
     tokens: int
-    is_guess: bool = False
+    is_stated: bool = False
 
 
 def fitting(prompt_tokens: Int64, n_ids: Int64, block_tokens: int) -> NDArray[np.bool_]:
@@ -35,7 +35,7 @@ def fitting(prompt_tokens: Int64, n_ids: Int64, block_tokens: int) -> NDArray[np
 def guessed(prompt_tokens: Int64, n_ids: Int64) -> Block | None:
     """The only power of two that fits all rows, if there is exactly one."""
     fits = [size for size in GUESSES if fitting(prompt_tokens, n_ids, size).all()]
-    return Block(fits[0], is_guess=True) if len(fits) == 1 else None
+    return Block(fits[0]) if len(fits) == 1 else None
 
 
 def misfit(place: Place, field: str, tokens: int, n_ids: int, block_tokens: int) -> TraceError:

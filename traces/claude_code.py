@@ -7,12 +7,12 @@ one that spawned it. The reader does not decide when sessions start: all begin a
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from kvcache.request import Requests
 from traces import fields
 from traces.collect import Collector, Convention, Row, collected
 from traces.errors import Place
 from traces.intern import Interner
 from traces.options import ReadOptions
+from traces.order import FileOrder
 from traces.source import Source
 
 CLAUDE_CODE = Convention(time_unit="s", block_tokens=64, rows_are_in_time_order=False)
@@ -40,7 +40,7 @@ class _Ids:
         self.shared.next = used.next
 
 
-def read(source: Source, options: ReadOptions) -> Requests:
+def read(source: Source, options: ReadOptions) -> FileOrder:
     """A trace of Claude Code sessions."""
     numbering = _Ids()
 
@@ -54,7 +54,7 @@ def read(source: Source, options: ReadOptions) -> Requests:
         yield from sorted(_requests(session, place, to, ids, (name, "main")), key=lambda row: row.time or 0)
         numbering.keep(ids)
 
-    return collected(source, options, rows).finish(CLAUDE_CODE)
+    return collected(source, options, CLAUDE_CODE, rows)
 
 
 def _requests(

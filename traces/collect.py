@@ -1,20 +1,26 @@
-"""Gathers rows, one a request, and turns them into `Requests`: time order, block size, sessions, labels, notes.
+"""Gathers rows, one a request, into pieces of columns in file order: block size, sessions, labels, notes.
 
-It does not parse files: a reader hands it rows whose ids are dense numbers already. The first request arrives at 0 s.
+It does not parse files: a reader hands it rows whose ids are dense numbers already. It does not sort either
+(`traces.order` does). What it keeps from piece to piece grows with what is different in a trace (ids, sessions, labels),
+not with its length.
 """
 
 from array import array
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from kvcache.request import Float64, Int32, Int64, Labels, Requests
+from kvcache.request import Int32, Int64, Labels, Requests
 from traces import blocks
 from traces.errors import Place, TraceError
 from traces.options import TICKS_PER_S, ReadOptions
+from traces.order import FileOrder
 from traces.source import Source
+from traces.stream import PIECE_REQUESTS, offsets
+
+PIECE_IDS = 4_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +32,10 @@ class Row:
     time: int | float | None = None
     """When it arrives, or None: `delay` after the request before it in its session."""
     delay: int | float | None = None
+    after: Sequence[Hashable] = ()
+    """Names of requests after whose arrival `delay` counts, in the place of the one before in its session."""
+    name: Hashable = None
+    """What others call it in their `after`."""
     ids: Sequence[int] = ()
     """Content of the prompt; empty where it is unknown, which makes the prompt private."""
     all_ids: Sequence[int] = ()
@@ -45,39 +55,74 @@ class Convention:
     rows_are_in_time_order: bool = True
     """False where the format cannot keep them so: sessions with own clocks, rows written when a request ended."""
     time_note: str = ""
+    times_are_optional: bool = False
+    """True where files without times are common; then every request arrives at 0 s, and that is noted."""
+    block_tokens_is_guess: bool = False
+    """True where the format leaves the block size to the reader of the file; then it is noted."""
+
+
+class Codes(dict[Hashable, int]):
+    """value -> dense number in order of first appearance; None is -1."""
+
+    def __missing__(self, value: Hashable) -> int:
+        self[value] = -1 if value is None else len(self) - (None in self)
+        return self[value]
 
 
 class Collector:
-    """The rows of one trace so far."""
+    """The rows of one trace since the last piece, and what holds for all of it."""
 
-    def __init__(self, source: Source, options: ReadOptions) -> None:
-        self.source, self.options = source, options
-        self.places: list[Place] = []
-        self.times: list[int | float] = []
-        self.prompt, self.output = array("i"), array("i")
-        self.ids, self.ids_end = array("i"), array("q", [0])
-        self.all_ids, self.all_ids_end = array("i"), array("q", [0])
-        self.sessions: list[Hashable] = []
-        self.labels: list[Mapping[str, str]] = []
-        self.last_time: dict[Hashable, int | float] = {}
-        self.n_delayed = 0
-        self.skipped: list[TraceError] = []
-        self.block_size: int | None = None
+    def __init__(self, source: Source, options: ReadOptions, convention: Convention) -> None:
+        self.source, self.options, self.convention = source, options, convention
         self.notes: list[str] = []
+        self.block_size: int | None = None
+        self.resolved: Callable[[list[Hashable]], list[Hashable]] = lambda sessions: sessions
+        self._block: blocks.Block | None = None
+        self._first_time: int | float | None = None
+        self._last_time: dict[Hashable, int | float] = {}
+        self._sessions, self._labels = Codes(), dict[str, Codes]()
+        self._chain = Chain()
+        self._n, self._n_delayed, self._n_untimed, self._n_orphans, self._n_private, self._n_silent = 0, 0, 0, 0, 0, 0
+        self._n_skipped = 0
+        self._first_skipped: TraceError | None = None
+        self._clear()
+
+    def _clear(self) -> None:
+        self._places: list[Place] = []
+        self._times = array("d")
+        self._prompt, self._output = array("i"), array("i")
+        self._ids, self._ids_end = array("i"), array("q", [0])
+        self._all_ids, self._all_ids_end = array("i"), array("q", [0])
+        self._session_of: list[Hashable] = []
+        self._labels_of: list[Mapping[str, str]] = []
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the rows make up a piece."""
+        return len(self._places) >= PIECE_REQUESTS or len(self._ids) + len(self._all_ids) >= PIECE_IDS
 
     def add(self, row: Row, place: Place) -> None:
         """Take one more request."""
         time = self._time(row, place)
-        self.places.append(place)
-        self.times.append(time)
-        self.prompt.append(row.prompt_tokens)
-        self.output.append(row.output_tokens)
-        self.ids.extend(row.ids)
-        self.ids_end.append(len(self.ids))
-        self.all_ids.extend(row.all_ids)
-        self.all_ids_end.append(len(self.all_ids))
-        self.sessions.append(row.session)
-        self.labels.append(row.labels)
+        if self._first_time is None:
+            self._first_time = time
+        self._places.append(place)
+        self._times.append(time - self._first_time)
+        self._prompt.append(row.prompt_tokens)
+        self._output.append(row.output_tokens)
+        self._ids.extend(row.ids)
+        self._ids_end.append(len(self._ids))
+        self._all_ids.extend(row.all_ids)
+        self._all_ids_end.append(len(self._all_ids))
+        self._session_of.append(row.session)
+        self._labels_of.append(row.labels)
+
+    def skip(self, error: TraceError) -> None:
+        """Leave a bad line out, where the user wants that; otherwise it stops the reading."""
+        if not self.options.skip_bad_lines:
+            raise error
+        self._first_skipped = self._first_skipped or error
+        self._n_skipped += 1
 
     def state_block_size(self, tokens: int, place: Place) -> None:
         """The file itself says its block size; it must not say two."""
@@ -89,190 +134,201 @@ class Collector:
                 f"split the file, or override it with {blocks.OPTION}"
             )
 
-    def _time(self, row: Row, place: Place) -> int | float:
-        time = row.time
-        if time is None and row.delay is not None:
-            time = self.last_time.get(row.session, 0) + row.delay
-            self.n_delayed += 1
-        if time is None:
-            raise place.error("timestamp is missing, and there is no delay after the request before it in its session")
-        if row.session is not None:
-            self.last_time[row.session] = time
-        return time
-
-    def finish(self, convention: Convention) -> Requests:
-        """All rows as one workload, in order of arrival."""
-        block = self._block(convention)
-        n = len(self.times)
-        self._say_what_was_unusual(convention)
-        order = self._order(convention)
-        offset, units = gathered(_int32(self.ids), _int64(self.ids_end), order)
-        output_offset, output_units = self._outputs(block, order)
-        if convention.ids_are_blocks and not is_chained(offset, units):
-            self.notes.append(f"{self.source.name}: ids are not prefix-chained; chaining them")
-        return Requests(
-            source=self.source.name,
-            unit_tokens=block,
-            arrival_s=self._arrival_s(convention)[order],
-            prompt_tokens=_int32(self.prompt)[order],
-            output_tokens=_int32(self.output)[order],
-            unit_offset=offset,
-            units=units,
-            output_offset=output_offset,
-            output_units=output_units,
-            session=codes([self.sessions[i] for i in order]),
-            labels=self._label_columns(order) if n else {},
-            notes=tuple(self.notes),
-        )
-
-    def _block(self, convention: Convention) -> int:
-        """The block size, after rows that do not fit it were refused or left out."""
-        self._refuse_if_empty()
-        prompt, n_ids, total, n_all_ids = self._counts()
-        if not convention.ids_are_blocks and self.options.trace_block_size is not None:
-            raise self.source.error(f"{blocks.OPTION} does not apply: this format has tokens or lengths, no hash ids")
-        stated = self.options.trace_block_size or self.block_size
-        block = blocks.Block(stated or convention.block_tokens)
-        fits = blocks.fitting(prompt, n_ids, block.tokens)
-        if not fits.all() and stated is None and convention.ids_are_blocks:
-            block = blocks.guessed(prompt, n_ids) or block
-            fits = blocks.fitting(prompt, n_ids, block.tokens)
-        all_fit = fits & blocks.fitting(total, n_all_ids, block.tokens)
-        if not all_fit.all():
-            wrong = int(np.argmin(all_fit))
-            what = ("all_hash_ids", total, n_all_ids) if fits[wrong] else ("hash_ids", prompt, n_ids)
-            error = blocks.misfit(self.places[wrong], what[0], int(what[1][wrong]), int(what[2][wrong]), block.tokens)
-            if not self.options.skip_bad_lines:
-                raise error
-            self._keep(np.flatnonzero(all_fit), error)
-        elif block.is_guess:
-            self._repaired(
-                f"{convention.block_tokens} tokens a block does not fit; {block.tokens} is the only power of two that "
-                f"fits all rows and is used; {blocks.OPTION} overrides"
-            )
-        return block.tokens
-
-    def _counts(self) -> tuple[Int64, Int64, Int64, Int64]:
-        """Tokens and ids of each prompt, and of each prompt and output together."""
-        prompt = _int32(self.prompt).astype(np.int64)
-        return prompt, np.diff(_int64(self.ids_end)), prompt + _int32(self.output), np.diff(_int64(self.all_ids_end))
-
-    def _keep(self, rows: Int64, error: TraceError) -> None:
-        self.skipped += [error] * (len(self.places) - len(rows))
-        for name in ("places", "times", "sessions", "labels"):
-            setattr(self, name, [getattr(self, name)[i] for i in rows])
-        self.prompt, self.output = (array("i", _int32(a)[rows].tobytes()) for a in (self.prompt, self.output))
-        for values, end in (("ids", "ids_end"), ("all_ids", "all_ids_end")):
-            offset, kept = gathered(_int32(getattr(self, values)), _int64(getattr(self, end)), rows)
-            setattr(self, values, array("i", kept.tobytes()))
-            setattr(self, end, array("q", offset.tobytes()))
-        self._refuse_if_empty()
-
-    def _refuse_if_empty(self) -> None:
-        if not self.times:
-            why = f" ({len(self.skipped)} lines skipped, the first: {self.skipped[0]})" if self.skipped else ""
-            raise TraceError(f"no requests in {self.source.name}{why}")
-
-    def _order(self, convention: Convention) -> Int64:
-        times = np.array([t - self.times[0] for t in self.times], dtype=np.float64)
-        late = int((times < np.maximum.accumulate(times)).sum())
-        if late and convention.rows_are_in_time_order:
-            self._repaired(f"{late} of {len(times)} rows were out of time order; sorted by time, ties in file order")
-        return np.argsort(times, kind="stable")
-
-    def _arrival_s(self, convention: Convention) -> Float64:
-        start = min(self.times)
-        unit = self.options.time_unit or convention.time_unit
-        return np.array([t - start for t in self.times], dtype=np.float64) / TICKS_PER_S[unit]
-
-    def _outputs(self, block: int, order: Int64) -> tuple[Int64 | None, Int32 | None]:
-        """The units that hold generated tokens: those after the prompt's whole blocks."""
-        if not self.all_ids:
-            return None, None
-        start, end = _int64(self.all_ids_end)[:-1], _int64(self.all_ids_end)[1:]
-        first = np.minimum(start + _int32(self.prompt) // block, end)
-        return gathered_spans(_int32(self.all_ids), first, end, order)
-
-    def _say_what_was_unusual(self, convention: Convention) -> None:
-        name, n = self.source.name, len(self.times)
-        if self.skipped:
-            self.notes.append(f"{name}: {len(self.skipped)} lines skipped, the first: {self.skipped[0]}")
-        if convention.time_note and self.options.time_unit is None:
-            self.notes.append(f"{name}: {convention.time_note}; --time-unit overrides")
-        if self.n_delayed:
-            self.notes.append(
-                f"{name}: {self.n_delayed} of {n} requests have a delay and no timestamp; placed that long after "
-                f"the arrival of the request before in their session"
-            )
-        private = int((np.diff(_int64(self.ids_end)) == 0).sum())
-        if convention.ids_are_blocks and private:
-            self.notes.append(f"{name}: {private} of {n} requests have no hash_ids; their prompts share nothing")
-        silent = int((_int32(self.output) == 0).sum())
-        if silent:
-            self.notes.append(f"{name}: {silent} of {n} requests generate 0 tokens; they are only prefilled")
-
-    def _repaired(self, what: str) -> None:
+    def repaired(self, what: str) -> None:
+        """Note what had to be inferred; `--strict` refuses it."""
         if self.options.strict:
             raise self.source.error(f"{what} (--strict refuses this)")
         self.notes.append(f"{self.source.name}: {what}")
 
-    def _label_columns(self, order: Int64) -> dict[str, Labels]:
-        names = sorted({key for labels in self.labels for key in labels})
-        columns = {}
-        for name in names:
-            values = [self.labels[i].get(name) for i in order]
-            columns[name] = Labels(codes(values), tuple(dict.fromkeys(v for v in values if v is not None)))
-        return columns
+    def _time(self, row: Row, place: Place) -> int | float:
+        time = row.time
+        if time is None and row.delay is not None:
+            before = [self._last_time[name] for name in row.after or (row.session,) if name in self._last_time]
+            self._n_orphans += bool(row.after) and len(before) < len(row.after)
+            time = max(before, default=0) + row.delay
+            self._n_delayed += 1
+        if time is None and self.convention.times_are_optional:
+            time = 0
+            self._n_untimed += 1
+        if time is None:
+            raise place.error("timestamp is missing, and there is no delay after the request before it in its session")
+        for name in (row.session, row.name):
+            if name is not None:
+                self._last_time[name] = time
+        return time
+
+    def pieces(self, rows: Iterable[object]) -> Iterator[tuple[Requests, list[Place]]]:
+        """The rows that come in, piece by piece, each with the places of its rows."""
+        for _ in rows:
+            if self.is_full:
+                yield self._piece()
+        if self._places:
+            yield self._piece()
+        self._refuse_if_empty()
+        self._say_what_was_unusual()
+
+    def _piece(self) -> tuple[Requests, list[Place]]:
+        prompt, output = _int32(self._prompt), _int32(self._output)
+        ids_end, all_end = _int64(self._ids_end), _int64(self._all_ids_end)
+        block = self._decided(prompt, np.diff(ids_end))
+        ids, places = _int32(self._ids), self._places
+        output_offset, output_units = self._outputs(prompt, all_end, block)
+        piece = Requests(
+            source=self.source.name,
+            unit_tokens=block,
+            arrival_s=np.frombuffer(self._times, np.float64),
+            prompt_tokens=prompt,
+            output_tokens=output,
+            unit_offset=ids_end,
+            units=ids,
+            output_offset=output_offset,
+            output_units=output_units,
+            session=np.array([self._sessions[name] for name in self.resolved(self._session_of)], np.int32),
+            labels=self._label_columns(),
+        )
+        fits = self._fitting(piece, np.diff(all_end))
+        self._clear()
+        if not fits.all():
+            rows = np.flatnonzero(fits).astype(np.int64)
+            piece, places = piece.take(rows), [places[i] for i in rows]
+        self._n += len(piece)
+        self._n_private += int((np.diff(piece.unit_offset) == 0).sum())
+        self._n_silent += int((piece.output_tokens == 0).sum())
+        self._chain.follow(piece)
+        return piece, places
+
+    def _decided(self, prompt: Int32, n_ids: Int64) -> int:
+        """The block size: stated, the format's, or guessed from the first piece."""
+        if self._block is not None:
+            return self.block_size if self._block.is_stated and self.block_size else self._block.tokens
+        form = self.convention
+        if not form.ids_are_blocks and self.options.trace_block_size is not None:
+            raise self.source.error(f"{blocks.OPTION} does not apply: this format has tokens or lengths, no hash ids")
+        stated = self.options.trace_block_size or self.block_size
+        self._block = blocks.Block(stated or form.block_tokens, is_stated=stated is not None)
+        if stated is None and form.ids_are_blocks:
+            fits = blocks.fitting(prompt.astype(np.int64), n_ids, self._block.tokens).all()
+            guess = None if fits and not form.block_tokens_is_guess else blocks.guessed(prompt.astype(np.int64), n_ids)
+            self._block = guess or self._block
+            if not fits and guess:
+                self.repaired(
+                    f"{form.block_tokens} tokens a block does not fit; {guess.tokens} is the only power of two that "
+                    f"fits all rows and is used; {blocks.OPTION} overrides"
+                )
+            elif form.block_tokens_is_guess and len(n_ids) and n_ids.any():
+                self.repaired(
+                    f"the file does not say its block size; {self._block.tokens} tokens is used; {blocks.OPTION} overrides"
+                )
+        return self._block.tokens
+
+    def _fitting(self, piece: Requests, n_all_ids: Int64) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Which rows have as many ids as the block size asks for; others are refused or skipped."""
+        block, prompt, n_ids = piece.unit_tokens, piece.prompt_tokens.astype(np.int64), np.diff(piece.unit_offset)
+        total = prompt + piece.output_tokens
+        fits = blocks.fitting(prompt, n_ids, block)
+        all_fit = fits & blocks.fitting(total, n_all_ids, block)
+        for wrong in np.flatnonzero(~all_fit).tolist():
+            what = ("all_hash_ids", total, n_all_ids) if fits[wrong] else ("hash_ids", prompt, n_ids)
+            self.skip(blocks.misfit(self._places[wrong], what[0], int(what[1][wrong]), int(what[2][wrong]), block))
+        return all_fit
+
+    def _outputs(self, prompt: Int32, end: Int64, block: int) -> tuple[Int64 | None, Int32 | None]:
+        """The units that hold generated tokens: those after the prompt's whole blocks."""
+        if not self._all_ids:
+            return None, None
+        first = np.minimum(end[:-1] + prompt // block, end[1:])
+        length = end[1:] - first
+        offset = offsets(length)
+        at = np.repeat(first, length) + np.arange(offset[-1]) - np.repeat(offset[:-1], length)
+        return offset, _int32(self._all_ids)[at]
+
+    def _label_columns(self) -> dict[str, Labels]:
+        for name in {key for labels in self._labels_of for key in labels}:
+            self._labels.setdefault(name, Codes())
+        return {
+            name: Labels(
+                np.array([codes[labels.get(name)] for labels in self._labels_of], np.int32),
+                tuple(str(value) for value in codes if value is not None),
+            )
+            for name, codes in sorted(self._labels.items())
+        }
+
+    def _refuse_if_empty(self) -> None:
+        if not self._n:
+            skipped = f" ({self._n_skipped} lines skipped, the first: {self._first_skipped})" if self._n_skipped else ""
+            raise TraceError(f"no requests in {self.source.name}{skipped}")
+
+    def _say_what_was_unusual(self) -> None:
+        form, n = self.convention, self._n
+        inferred = {
+            f"{form.time_note}; --time-unit overrides": form.time_note and self.options.time_unit is None,
+            f"{self._n_delayed} of {n} requests have a delay and no timestamp; placed that long after "
+            f"the arrival of the request before in their session": self._n_delayed,
+            f"{self._n_orphans} of {n} requests wait for requests that are not in the file before them; "
+            f"they wait for the others only": self._n_orphans,
+            f"{self._n_untimed} of {n} requests have no time; they arrive at 0 s": self._n_untimed,
+            f"{self._n_private} of {n} requests have no hash_ids; their prompts share nothing": form.ids_are_blocks
+            and self._n_private,
+            "ids are not prefix-chained; chaining them": form.ids_are_blocks and not self._chain.holds,
+        }
+        said = {
+            f"{self._n_skipped} lines skipped, the first: {self._first_skipped}": self._n_skipped,
+            f"{self._n_silent} of {n} requests generate 0 tokens; they are only prefilled": self._n_silent,
+        }
+        self.notes += [f"{self.source.name}: {what}" for what, count in said.items() if count]
+        for what in [what for what, count in inferred.items() if count]:
+            self.repaired(what)
+
+
+class Chain:
+    """Whether every unit so far always followed the same unit, so that equal ids mean equal prefixes."""
+
+    def __init__(self) -> None:
+        self.holds = True
+        self._before = np.empty(0, np.int32)
+
+    def follow(self, piece: Requests) -> None:
+        """Go on with the units of one more piece."""
+        units, offset = piece.units, piece.unit_offset
+        if not len(units) or not self.holds:
+            return
+        before = np.concatenate((np.full(1, -1, np.int32), units[:-1]))
+        before[offset[:-1][np.diff(offset) > 0]] = -1
+        n_known, n = len(self._before), max(len(self._before), int(units.max()) + 1)
+        grown = np.full(max(n, 2 * n_known if n > n_known else 0), -2, np.int32)
+        grown[:n_known] = self._before
+        new = grown[units] == -2
+        grown[units[new]] = before[new]
+        self._before = grown
+        self.holds = bool((grown[units] == before).all())
 
 
 def collected(
     source: Source,
     options: ReadOptions,
+    convention: Convention,
     rows_of: Callable[[Any, Place, Collector], Iterable[Row]],
     values: Iterable[tuple[Place, Any]] | None = None,
-) -> Collector:
-    """Every row of a trace; bad lines stop it, or are counted where the user asked for that."""
-    collector = Collector(source, options)
-    for place, value in source.rows() if values is None else values:
+) -> FileOrder:
+    """A trace in file order; bad lines stop it, or are counted where the user asked for that."""
+    collector = Collector(source, options, convention)
+    rows = _added(collector, rows_of, source.rows() if values is None else values)
+    unit = options.time_unit or convention.time_unit
+    return FileOrder(collector, TICKS_PER_S[unit], collector.pieces(rows))
+
+
+def _added(
+    collector: Collector, rows_of: Callable[[Any, Place, Collector], Iterable[Row]], values: Iterable[tuple[Place, Any]]
+) -> Iterator[None]:
+    for place, value in values:
         try:
             if isinstance(value, TraceError):
                 raise value
             for row in list(rows_of(value, place, collector)):
                 collector.add(row, place)
         except TraceError as error:
-            if not options.skip_bad_lines:
-                raise
-            collector.skipped.append(error)
-    return collector
-
-
-def codes(values: Sequence[Hashable]) -> Int32:
-    """Dense numbers in order of first appearance; None is -1."""
-    seen: dict[Hashable, int] = {}
-    return np.array([-1 if v is None else seen.setdefault(v, len(seen)) for v in values], dtype=np.int32)
-
-
-def gathered(values: Int32, end: Int64, order: Int64) -> tuple[Int64, Int32]:
-    """Ragged rows in another order: their offsets and their values."""
-    return gathered_spans(values, end[:-1], end[1:], order)
-
-
-def gathered_spans(values: Int32, start: Int64, end: Int64, order: Int64) -> tuple[Int64, Int32]:
-    """The rows values[start:end], in this order, end to end."""
-    offset = np.concatenate(([0], np.cumsum((end - start)[order]))).astype(np.int64)
-    pieces = [values[start[i] : end[i]] for i in order]
-    return offset, np.concatenate([*pieces, np.empty(0, np.int32)])
-
-
-def is_chained(offset: Int64, units: Int32) -> bool:
-    """Whether every unit always follows the same unit, so that equal ids mean equal prefixes."""
-    if not len(units):
-        return True
-    before = np.concatenate((np.full(1, -1, np.int32), units[:-1]))
-    before[offset[:-1][np.diff(offset) > 0]] = -1
-    first_seen = np.empty(int(units.max()) + 1, np.int32)
-    first_seen[units] = before
-    return bool((first_seen[units] == before).all())
+            collector.skip(error)
+        yield
 
 
 def _int32(values: "array[int]") -> Int32:
@@ -280,4 +336,4 @@ def _int32(values: "array[int]") -> Int32:
 
 
 def _int64(values: "array[int]") -> Int64:
-    return np.frombuffer(values, dtype=np.int64) if values else np.empty(0, np.int64)
+    return np.frombuffer(values, dtype=np.int64)

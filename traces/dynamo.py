@@ -7,12 +7,12 @@ the measured times and cached tokens that the events also hold.
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from kvcache.request import Requests
 from traces import fields
 from traces.collect import Collector, Convention, Row, collected
 from traces.errors import Place
 from traces.intern import Interner
 from traces.options import ReadOptions
+from traces.order import FileOrder
 from traces.source import Source
 
 SCHEMA = "dynamo.request.trace."
@@ -25,7 +25,7 @@ def recognises(row: Mapping[str, Any]) -> bool:
     return isinstance(event, dict) and str(event.get("schema", "")).startswith(SCHEMA)
 
 
-def read(source: Source, options: ReadOptions) -> Requests:
+def read(source: Source, options: ReadOptions) -> FileOrder:
     """A Dynamo request trace."""
     ids = Interner()
 
@@ -34,7 +34,7 @@ def read(source: Source, options: ReadOptions) -> Requests:
         if event.get("event_type") == "request_end":
             yield _row(event, place, to, ids)
 
-    return collected(source, options, rows).finish(DYNAMO)
+    return collected(source, options, DYNAMO, rows)
 
 
 def _row(event: Mapping[str, Any], place: Place, to: Collector, ids: Interner) -> Row:

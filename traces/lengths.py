@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kvcache.request import Requests
 from traces import fields
 from traces.collect import Collector, Convention, Row, collected
 from traces.errors import Place, TraceError, shown
 from traces.options import ReadOptions
+from traces.order import FileOrder
 from traces.source import Source
 
 DATE = re.compile(r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?\s*(Z|[+-]\d\d:?\d\d)?")
@@ -43,30 +43,31 @@ BURSTGPT = Columns("Timestamp", "Request tokens", "Response tokens", session="Se
 VIDUR = Columns("arrived_at", "num_prefill_tokens", "num_decode_tokens")
 
 
-def read_azure(source: Source, options: ReadOptions) -> Requests:
+def read_azure(source: Source, options: ReadOptions) -> FileOrder:
     """An Azure LLM inference trace: dates with up to nine digits of a second."""
     if options.time_unit is not None:
         raise source.error("--time-unit does not apply: the TIMESTAMP column holds dates")
     return _read(source, options, AZURE, "ns")
 
 
-def read_burstgpt(source: Source, options: ReadOptions) -> Requests:
+def read_burstgpt(source: Source, options: ReadOptions) -> FileOrder:
     """A BurstGPT trace: seconds."""
     return _read(source, options, BURSTGPT, "s")
 
 
-def read_vidur(source: Source, options: ReadOptions) -> Requests:
+def read_vidur(source: Source, options: ReadOptions) -> FileOrder:
     """A vidur (Splitwise) trace: seconds."""
     return _read(source, options, VIDUR, "s")
 
 
-def _read(source: Source, options: ReadOptions, columns: Columns, time_unit: str) -> Requests:
+def _read(source: Source, options: ReadOptions, columns: Columns, time_unit: str) -> FileOrder:
     def rows(value: Any, place: Place, to: Collector) -> Iterator[Row]:
         yield _row(value, place, to, columns)
 
-    collector = collected(source, options, rows, _values(source, columns))
-    collector.notes.append(f"{source.name}: {NOTE}")
-    return collector.finish(Convention(time_unit, block_tokens=1, ids_are_blocks=False))
+    convention = Convention(time_unit, block_tokens=1, ids_are_blocks=False)
+    trace = collected(source, options, convention, rows, _values(source, columns))
+    trace.collector.notes.append(f"{source.name}: {NOTE}")
+    return trace
 
 
 def _values(source: Source, columns: Columns) -> Iterator[tuple[Place, Any]]:

@@ -4,15 +4,15 @@ It does not read text or tokens. One id stands for 512 tokens (Bailian: 16) unle
 times are milliseconds (Bailian: seconds).
 """
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
-from kvcache.request import Requests
 from traces import fields
 from traces.collect import Collector, Convention, Row, collected
 from traces.errors import Place
 from traces.intern import Interner
 from traces.options import ReadOptions
+from traces.order import FileOrder
 from traces.source import Source
 
 TIMESTAMP = ("timestamp", "created_time")
@@ -38,13 +38,13 @@ def recognises_bailian(row: Mapping[str, Any]) -> bool:
     return "chat_id" in row and "parent_chat_id" in row
 
 
-def read(source: Source, options: ReadOptions) -> Requests:
+def read(source: Source, options: ReadOptions) -> FileOrder:
     """A Mooncake trace."""
     ids = Interner()
-    return collected(source, options, lambda value, place, to: _rows(value, place, to, ids)).finish(MOONCAKE)
+    return collected(source, options, MOONCAKE, lambda value, place, to: _rows(value, place, to, ids))
 
 
-def read_bailian(source: Source, options: ReadOptions) -> Requests:
+def read_bailian(source: Source, options: ReadOptions) -> FileOrder:
     """A Bailian trace: a chat and the chats it continues are one session."""
     ids = Interner()
     parent: dict[str, str | None] = {}
@@ -57,16 +57,20 @@ def read_bailian(source: Source, options: ReadOptions) -> Requests:
         parent[chat] = fields.label(row, ("parent_chat_id",), place)
         yield from _rows(value, place, to, ids, session=chat)
 
-    collector = collected(source, options, rows)
-    first = roots(parent)
-    collector.sessions = [first[str(chat)] for chat in collector.sessions]
-    return collector.finish(BAILIAN)
+    first: dict[str, str] = {}
+
+    def sessions(chats: list[Hashable]) -> list[Hashable]:
+        find_roots([str(chat) for chat in chats], parent, first)
+        return [first[str(chat)] for chat in chats]
+
+    trace = collected(source, options, BAILIAN, rows)
+    trace.collector.resolved = sessions
+    return trace
 
 
-def roots(parent: Mapping[str, str | None]) -> dict[str, str]:
+def find_roots(chats: Sequence[str], parent: Mapping[str, str | None], found: dict[str, str]) -> None:
     """For each chat the first of its conversation; a parent that is not in the file, or a circle, ends the search."""
-    found: dict[str, str] = {}
-    for chat in parent:
+    for chat in chats:
         path: dict[str, None] = {}
         at = chat
         while at not in found and at not in path:
@@ -74,7 +78,6 @@ def roots(parent: Mapping[str, str | None]) -> dict[str, str]:
             above = parent[at]
             at = at if above is None or above not in parent else above
         found.update(dict.fromkeys(path, found.get(at, at)))
-    return found
 
 
 def _rows(value: object, place: Place, to: Collector, ids: Interner, session: Hashable = None) -> Iterator[Row]:

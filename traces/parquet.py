@@ -6,7 +6,7 @@ the file under `kvtier`.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from kvcache.request import Int32, Int64, Labels, Requests
 from traces.errors import TraceError
 from traces.options import ReadOptions
 from traces.source import PARQUET_MAGIC, Source
+from traces.stream import PIECE_REQUESTS, Stream, joined
 
 METADATA = b"kvtier"
 VERSION = 1
@@ -50,16 +51,31 @@ def write_requests(requests: Requests, path: str | Path) -> None:
     pq.write_table(table, path, compression="zstd")
 
 
-def read(source: Source, options: ReadOptions) -> Requests:
-    """A workload that `write_requests` wrote; it leaves no room for options."""
+def read(source: Source, options: ReadOptions) -> Stream:
+    """A workload that `write_requests` wrote, one piece a group of rows; it leaves no room for options."""
     options.refuse_for(source.name)
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        table = pq.read_table(source.path)
-        kept = json.loads((table.schema.metadata or {})[METADATA])
-        return _requests(table, kept)
+        file = pq.ParquetFile(source.path)
+        kept = json.loads((file.schema_arrow.metadata or {})[METADATA])
+        tokens, notes, name = int(kept["unit_tokens"]), list(kept["notes"]), str(kept["source"])
+    except KeyError as error:
+        raise source.error(f"this Parquet file has no {error}; only files that kvtier wrote can be read") from None
+    except (pa.ArrowException, OSError, ValueError, TypeError, AttributeError) as error:
+        raise source.error(f"damaged Parquet file: {str(error).splitlines()[0]}") from None
+    return Stream(name, tokens, _pieces(source, file, kept), notes)
+
+
+def _pieces(source: Source, file: Any, kept: Mapping[str, Any]) -> Iterator[Requests]:
+    import pyarrow as pa
+
+    try:
+        if not file.metadata.num_rows:
+            yield _requests(file.schema_arrow.empty_table(), kept)
+        for batch in file.iter_batches(PIECE_REQUESTS):
+            yield _requests(pa.Table.from_batches([batch]), kept)
     except KeyError as error:
         raise source.error(f"this Parquet file has no {error}; only files that kvtier wrote can be read") from None
     except (pa.ArrowException, OSError, ValueError, TypeError, AttributeError) as error:
@@ -70,7 +86,7 @@ def read_requests(path: str | Path) -> Requests:
     """A workload that `write_requests` wrote."""
     if not Path(path).is_file():
         raise TraceError(f"{path}: no such file")
-    return read(Source(Path(path), str(path)), ReadOptions())
+    return joined(read(Source(Path(path), str(path)), ReadOptions()))
 
 
 def _requests(table: Any, kept: Mapping[str, Any]) -> Requests:

@@ -12,8 +12,9 @@ from kvcache.request import Requests
 from traces import claude_code, dynamo, fields, lengths, mooncake, parquet, tokens
 from traces.errors import TraceError, shown
 from traces.options import ReadOptions
+from traces.order import FileOrder, streamed, whole
 from traces.source import PARQUET_MAGIC, Source
-from traces.stream import Stream, in_pieces
+from traces.stream import Stream, in_pieces, joined
 from traces.workloads import PREFIX, generated
 
 SAMPLE_SUFFIX = ".jsonl.gz"
@@ -29,7 +30,7 @@ class Format:
     """One kind of trace: how its first row is recognised, and its reader."""
 
     recognises: Callable[[Mapping[str, Any]], bool]
-    read: Callable[[Source, ReadOptions], Requests]
+    read: Callable[[Source, ReadOptions], FileOrder | Stream]
 
 
 FORMATS: dict[str, Format] = {
@@ -54,22 +55,28 @@ def samples() -> dict[str, Path]:
 
 def read(trace: str | Path, *, format: str | None = None, options: ReadOptions = ReadOptions()) -> Requests:
     """The workload in a file, a bundled sample (by its bare name) or a generator (`synthetic:NAME?seed=1`)."""
+    found = _found(trace, format, options)
+    return whole(found) if isinstance(found, FileOrder) else joined(found)
+
+
+def opened(trace: str | Path, *, format: str | None = None, options: ReadOptions = ReadOptions()) -> Stream:
+    """The same workload in pieces, for what need not hold it whole."""
+    found = _found(trace, format, options)
+    return streamed(found) if isinstance(found, FileOrder) else found
+
+
+def _found(trace: str | Path, format: str | None, options: ReadOptions) -> FileOrder | Stream:
     if format is not None and format not in FORMATS:
         raise TraceError(f"--format is {shown(format)}; known formats: {', '.join(FORMATS)}")
     if str(trace).startswith(PREFIX):
         options.refuse_for(str(trace))
-        return generated(str(trace))
+        return in_pieces(generated(str(trace)))
     source = located(trace)
     chosen = FORMATS[format] if format is not None else detected(source, options)
     known_block = SAMPLE_BLOCK_TOKENS.get(source.sample)
     if options.trace_block_size is None and known_block is not None:
         options = replace(options, trace_block_size=known_block)
     return chosen.read(source, options)
-
-
-def opened(trace: str | Path, *, format: str | None = None, options: ReadOptions = ReadOptions()) -> Stream:
-    """The same workload in pieces, for what need not hold it whole."""
-    return in_pieces(read(trace, format=format, options=options))
 
 
 def located(trace: str | Path) -> Source:

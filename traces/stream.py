@@ -58,6 +58,11 @@ def joined(stream: Stream) -> Requests:
     )
 
 
+def offsets(lengths: Int64) -> Int64:
+    """Where each row of these lengths begins, and where the last one ends."""
+    return np.concatenate(([0], np.cumsum(lengths, dtype=np.int64))).astype(np.int64)
+
+
 PLAIN = ("prompt_tokens", "output_tokens", "session", "salt", "lora")
 
 
@@ -69,8 +74,10 @@ def _output(piece: Requests) -> tuple[Int64, Int32]:
 
 def _ragged(pieces: list[Requests], of: Callable[[Requests], tuple[Int64, Int32]]) -> tuple[Int64, Int32]:
     lengths = [np.diff(of(piece)[0]) for piece in pieces]
-    offset = np.concatenate(([0], np.cumsum(np.concatenate([np.empty(0, np.int64), *lengths])))).astype(np.int64)
-    return offset, np.concatenate([np.empty(0, np.int32), *(of(piece)[1] for piece in pieces)])
+    return offsets(np.concatenate([np.empty(0, np.int64), *lengths])), np.concatenate([
+        np.empty(0, np.int32),
+        *(of(piece)[1] for piece in pieces),
+    ])
 
 
 def _labels(pieces: list[Requests]) -> dict[str, Labels]:

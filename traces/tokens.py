@@ -11,11 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kvcache.request import Requests
 from traces import fields
 from traces.collect import Collector, Convention, Row, collected
 from traces.errors import Place, shown
 from traces.options import ReadOptions
+from traces.order import FileOrder
 from traces.source import Source
 
 LABELS = ("tenant", "type", "model")
@@ -51,22 +51,22 @@ def recognises_llmservingsim(row: Mapping[str, Any]) -> bool:
     return LLMSERVINGSIM.prompt_ids in row
 
 
-def read(source: Source, options: ReadOptions) -> Requests:
+def read(source: Source, options: ReadOptions) -> FileOrder:
     """A token-level trace."""
     return _read(source, options, OWN)
 
 
-def read_llmservingsim(source: Source, options: ReadOptions) -> Requests:
+def read_llmservingsim(source: Source, options: ReadOptions) -> FileOrder:
     """A flat LLMServingSim trace."""
     return _read(source, options, LLMSERVINGSIM)
 
 
-def _read(source: Source, options: ReadOptions, dialect: Dialect) -> Requests:
+def _read(source: Source, options: ReadOptions, dialect: Dialect) -> FileOrder:
     def rows(value: object, place: Place, to: Collector) -> Iterator[Row]:
         yield _row(fields.fields_of(value, place), place, to, dialect)
 
     convention = Convention(dialect.time_unit, block_tokens=1, ids_are_blocks=False)
-    return collected(source, options, rows).finish(convention)
+    return collected(source, options, convention, rows)
 
 
 def _row(row: Mapping[str, Any], place: Place, to: Collector, dialect: Dialect) -> Row:

@@ -1,11 +1,13 @@
 """A stream of pieces, joined again, is the workload it was cut from."""
 
 from dataclasses import fields
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from kvcache.request import Requests
+from traces.errors import TraceError
 from traces.read import opened, read
 from traces.stream import in_pieces, joined
 
@@ -33,3 +35,53 @@ def test_pieces_joined_are_the_whole(trace: str, n: int) -> None:
 
 def test_an_opened_trace_is_the_trace_read() -> None:
     assert_same(joined(opened("mooncake_arxiv_first1000")), read("mooncake_arxiv_first1000"))
+
+
+def small_pieces(monkeypatch: pytest.MonkeyPatch, n: int) -> None:
+    monkeypatch.setattr("traces.collect.PIECE_REQUESTS", n)
+    monkeypatch.setattr("traces.order.PIECE_REQUESTS", n)
+    monkeypatch.setattr("traces.parquet.PIECE_REQUESTS", n)
+
+
+@pytest.mark.parametrize(
+    "trace", ["llmservingsim_sharegpt300_blk16", "miniswe_hashed_blk16", "dynamo_pi_request_trace"]
+)
+def test_reading_piece_by_piece_gives_what_reading_whole_gives(trace: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = read(trace)
+    small_pieces(monkeypatch, 37)
+    assert_same(joined(opened(trace)), whole)
+    assert max(len(piece) for piece in opened(trace).pieces) <= 37
+
+
+def row(ms: int, i: int) -> str:
+    return f'{{"timestamp": {ms}, "input_length": 512, "output_length": {i + 1}, "hash_ids": [{i}]}}\n'
+
+
+def test_rows_a_little_out_of_order_come_out_sorted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "t.jsonl"
+    path.write_text("".join(row(ms, i) for i, ms in enumerate([4, 3, 2, 1, 8, 7, 6, 5, 12, 11])))
+    small_pieces(monkeypatch, 4)
+    stream = opened(path)
+    assert joined(stream).arrival_s.tolist() == [0, 0.001, 0.002, 0.003, 0.004, 0.005, 0.006, 0.007, 0.01, 0.011]
+    assert any("7 of 10 rows were out of time order" in note for note in stream.notes)
+
+
+def test_a_row_too_far_out_of_order_is_refused_with_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "t.jsonl"
+    path.write_text("".join(row(ms, i) for i, ms in enumerate([1, 2, 3, 4, 5, 6, 7, 0])))
+    small_pieces(monkeypatch, 2)
+    with pytest.raises(TraceError, match=r"t.jsonl:8: this row is out of time order by more than 2 rows"):
+        joined(opened(path))
+    assert read(path).arrival_s.tolist() == [0, 0.001, 0.002, 0.003, 0.004, 0.005, 0.006, 0.007]
+
+
+def test_sessions_one_after_the_other_are_woven_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "t.jsonl"
+    session = '{"block_size": 64, "requests": [%s]}\n'
+    request = '{"t": %d, "in": 64, "out": 1, "hash_ids": [%d]}'
+    path.write_text("".join(session % ", ".join(request % (t, t) for t in (k, k + 4, k + 8)) for k in range(3)))
+    small_pieces(monkeypatch, 2)
+    workload = joined(opened(path))
+    assert workload.arrival_s.tolist() == [0, 1, 2, 4, 5, 6, 8, 9, 10]
+    assert workload.session.tolist() == [0, 1, 2] * 3
+    assert workload.units.tolist() == [0, 3, 6, 1, 4, 7, 2, 5, 8]
