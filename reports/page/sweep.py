@@ -1,0 +1,116 @@
+"""The page of a sweep: its runs against each other, over two settings, pinned side by side, as a table."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from reports.page.sections import Section, bars, described, dotted, facts, listing, plain
+from reports.plots import words
+from reports.table import read_sweep
+
+TIPS = (
+    *("hit_rate_tokens", "hit_rate_blocks", "moved_bytes", "offload_bytes", "onboard_bytes"),
+    *("ttft_p50_s", "ttft_p99_s", "tpot_p99_s", "output_tokens_per_s"),
+)
+START_X = ("moved_bytes", "onboard_bytes", "ttft_p50_s")
+START_Y = ("hit_rate_tokens", "hit_rate_blocks", "output_tokens_per_s")
+MOST_BARS = 24
+
+
+def sections(directory: Path) -> tuple[str, str, list[Section]]:
+    """Title, lead and sections of the sweep kept in `directory`."""
+    frame, about = read_sweep(directory)
+    keys = [key for key in about.get("grid", {}) if key in frame.columns and frame[key].nunique(dropna=False) > 1]
+    failed = frame[frame["error"].notna()]
+    good = frame[frame["error"].isna()].reset_index(drop=True)
+    if good.empty:
+        raise ValueError(f"{directory}: all {len(frame)} runs failed; the first: {failed['error'].iloc[0]}")
+    varied = ", ".join(f"{described(key)['label']} in {good[key].nunique(dropna=False)} values" for key in keys)
+    timed = "with times" if about.get("timing") else "decisions only, no clock"
+    lead = f"{len(frame)} runs, {timed}: {varied or 'one configuration'}."
+    parts: list[Section] = [explored(directory, good, keys)]
+    causes = [str(name) for name in good.columns if str(name).startswith("misses_")]
+    if causes:
+        parts.append(missed(good, keys, causes))
+    if len(failed):
+        columns = [plain("run"), plain("error", number=False)]
+        rows = [[int(row["run"]), row["error"]] for _, row in failed.iterrows()]
+        parts.append(listing("Runs that failed", columns, rows))
+    parts.append(facts("What produced it", provenance(about)))
+    return str(about.get("trace", directory.name)), lead, parts
+
+
+def explored(directory: Path, frame: pd.DataFrame, keys: Sequence[str]) -> Section:
+    """All runs as the linked pictures need them: only columns that hold something, each described."""
+    settings = [key for key in keys if not _numbers(frame[key])]
+    figures = [
+        str(name) for name in frame.columns if _numbers(frame[name]) and name != "run" and frame[name].notna().any()
+    ]
+    names = [*dict.fromkeys([*keys, *figures])]
+    columns = [described(name, number=name not in settings) for name in names]
+    cells = frame[names].astype(object).where(frame[names].notna(), None)
+    base, own = specs(directory, [int(run) for run in frame["run"]])
+    fixed = [key for key in keys if described(key)["label"]]
+    down = next((key for key in fixed if not key.endswith("tokens_per_block")), fixed[0] if fixed else "")
+    across = next((key for key in fixed if key != down and key.endswith("tokens_per_block")), "")
+    across = across or next((key for key in fixed if key != down), down)
+    return {
+        "kind": "explore",
+        "columns": columns,
+        "rows": cells.to_numpy().tolist(),
+        "keys": list(keys),
+        "tips": [name for name in TIPS if name in figures],
+        "start": {
+            "x": next((name for name in START_X if name in figures), figures[0]),
+            "y": next((name for name in START_Y if name in figures), figures[-1]),
+            "colour": across,
+            "shape": down if down != across and frame[down].nunique() <= 8 else "",
+            "heatDown": down,
+            "heatAcross": across,
+        },
+        "spec": base,
+        "specs": own,
+    }
+
+
+def specs(directory: Path, runs: Sequence[int]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """What all runs have in common, and what each has of its own, in the order of `runs`."""
+    path = directory / "specs.jsonl"
+    if not path.exists():
+        return {}, [{} for _ in runs]
+    entries = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    by_run = {int(entry["run"]): dotted(entry["spec"]) for entry in entries}
+    base = by_run[runs[0]]
+    return base, [
+        {name: value for name, value in by_run[run].items() if name not in base or value != base[name]} for run in runs
+    ]
+
+
+def missed(frame: pd.DataFrame, keys: Sequence[str], causes: Sequence[str]) -> Section:
+    """Blocks not found, by cause; many runs are thinned out to those first met for each miss count."""
+    counts = frame[list(causes)].astype(float).fillna(0.0)
+    rows = [
+        (words(frame.iloc[[i]], keys) if keys else "all requests", counts.iloc[i].tolist()) for i in range(len(frame))
+    ]
+    step = -(-len(rows) // MOST_BARS)
+    note = f"One run in {step} of {len(rows)}." if step > 1 else ""
+    labels = [described(cause)["label"].removeprefix("misses, ") for cause in causes]
+    return bars("Why blocks were not found", plain("blocks not found", "blocks"), labels, rows[::step], note=note)
+
+
+def provenance(about: dict[str, Any]) -> list[tuple[str, Any]]:
+    """What is known about the making, in the order it was noted."""
+    shown = {name: value for name, value in about.items() if value not in ({}, None, [])}
+    if "command" in shown:
+        shown["command"] = " ".join(shown["command"])
+    return [
+        (name.replace("_", " "), value if isinstance(value, str | int | float) else json.dumps(value))
+        for name, value in shown.items()
+    ]
+
+
+def _numbers(values: "pd.Series[Any]") -> bool:
+    return bool(pd.api.types.is_numeric_dtype(values)) and not pd.api.types.is_bool_dtype(values)
