@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from experiments.commands import conformance, machine, policies, quick, runs
+from experiments.commands import conformance, machine, policies, quick, reading, runs
 
 
 class Commands(TyperGroup):
@@ -62,6 +62,7 @@ def kvtier(
 
 for command in (
     *(runs.replay, runs.explain, runs.sweep, runs.pareto, runs.why, runs.demo),
+    reading.report,
     *(policies.curve, conformance.conform),
     *(quick.size, quick.breakeven, quick.xfer, quick.figures),
     *(machine.doctor, machine.calibrate, machine.validate),

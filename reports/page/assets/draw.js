@@ -22,6 +22,7 @@ function short(value) {
   if (typeof value !== "number") return String(value);
   if (value === 0) return "0";
   const size = Math.abs(value);
+  if (Number.isInteger(value) && size < 1e7) return value.toLocaleString("en");
   if (size >= 1e5 || size < 1e-3) {
     for (const [unit, letter] of [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]])
       if (size >= unit) return `${trimmed(value / unit)}${letter}`;
@@ -32,6 +33,11 @@ function short(value) {
 
 function trimmed(value) {
   return String(Number(value.toPrecision(4)));
+}
+
+function bytes(value) {
+  const step = Math.min(4, Math.floor(Math.log2(Math.max(1, value)) / 10));
+  return `${trimmed(value / 2 ** (10 * step))} ${["B", "KiB", "MiB", "GiB", "TiB"][step]}`;
 }
 
 const shown = (column, value) => (typeof value === "number" ? short(value / column.divisor) : short(value));

@@ -1,7 +1,7 @@
 // The other sections of a page: text, facts, tables, lines over a number, bars, points.
 
 function facts(section) {
-  const body = make("tbody", {}, ...section.rows.map(([name, text]) => make("tr", {}, make("td", {}, name), make("td", { class: "text" }, short(text)))));
+  const body = make("tbody", {}, ...section.rows.map(([name, text]) => make("tr", {}, make("td", {}, name), make("td", { class: "text" }, typeof text === "boolean" ? (text ? "yes" : "no") : short(text)))));
   return titledSection(section, make("div", { class: "scroll whole" }, make("table", {}, body)));
 }
 
@@ -29,7 +29,7 @@ function lines(section) {
   const ys = scale([0, ...points.map((point) => point[1] / section.y.divisor)], box.bottom, box.top);
   if (log) xs.ticks = ticks(xs.low, xs.high).filter(Number.isInteger);
   const axis = axes(box, xs, ys, titled(section.x), titled(section.y));
-  if (log) axis.querySelectorAll(".tick text[text-anchor=middle]").forEach((label, i) => { label.textContent = short(2 ** xs.ticks[i] / section.x.divisor); });
+  if (log) axis.querySelectorAll(".tick text[text-anchor=middle]").forEach((label, i) => { label.textContent = bytes(2 ** xs.ticks[i]); });
   svg.append(axis);
   section.series.forEach((series, i) => {
     const colour = COLOURS[i % COLOURS.length];
