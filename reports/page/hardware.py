@@ -28,7 +28,7 @@ def calibration(path: Path) -> tuple[str, str, list[Section]]:
 def reached(samples: pd.DataFrame) -> list[Section]:
     """Bandwidth over the bytes of one block for each direction working alone: the best batch's median over repeats."""
     alone = samples[samples["mode"].isin(("alone", "direct"))]
-    rate = alone["size"] * alone["blocks"] / alone["seconds"]
+    rate = alone["size"] / alone["seconds"]  # seconds of one block
     cells = alone.assign(rate=rate).groupby(["way", "size", "blocks"])["rate"].median()
     best = cells.groupby(["way", "size"]).max()
     series = [

@@ -5,16 +5,18 @@ step); without times there is only `run.json`, which is also what `kvtier replay
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from reports.columns import GROUPS, TIMES, column, flat
 from reports.page.sections import Section, bars, described, facts, heading, lines, listing, plain, source
 
+Numbers = NDArray[np.float64]
 QUANTILES = ("mean", "p50", "p90", "p99")
 SLICES = 240
 """Points of a curve over time, at most."""
@@ -120,40 +122,48 @@ def _cdf(values: "pd.Series[float]") -> list[tuple[float, float]]:
 
 def over_time(steps: pd.DataFrame) -> list[Section]:
     """Occupancy of the tiers, traffic and how busy kernels and copies were, over the run's clock."""
-    clock = plain("time", "s")
-    end = float(steps["end_s"].max())
-    edges = np.linspace(0, end, min(SLICES, max(2, len(steps))) + 1)
-    width, middle = edges[1] - edges[0], (edges[1:] + edges[:-1]) / 2
-    slot = np.clip(np.searchsorted(edges, steps["end_s"].to_numpy(), side="left") - 1, 0, len(middle) - 1)
-
-    def curve(values: np.ndarray) -> list[tuple[float, float]]:
-        return list(zip(middle.tolist(), values.tolist(), strict=True))
-
-    def total(name: str) -> np.ndarray:
-        return np.bincount(slot, weights=steps[name].to_numpy(), minlength=len(middle))
-
-    workers = int(steps["worker"].nunique())
-
-    def level(name: str) -> np.ndarray:
-        last = steps.assign(slot=slot).groupby(["worker", "slot"])[name].last().unstack("worker")
-        return np.asarray(last.reindex(range(len(middle))).ffill().fillna(0).sum(axis=1))
-
-    def series(names: Mapping[str, str], read: Any) -> list[dict[str, Any]]:
-        drawn = [(words, read(name)) for name, words in names.items() if name in steps.columns]
-        return [{"name": words, "points": curve(values)} for words, values in drawn if values.any()]
-
-    def over(title: str, axis: Mapping[str, Any], names: Mapping[str, str], read: Any) -> Section:
-        return lines(title, clock, axis, series(names, read))
-
-    def rate(name: str) -> np.ndarray:
-        return total(name) / width
-
-    def share(name: str) -> np.ndarray:
-        return rate(name) / workers
-
+    sliced = Sliced(steps)
     return [
-        over("What the tiers hold", plain("blocks", "blocks"), HELD, level),
-        over("Traffic", plain("moved", "GiB/s", 2.0**30), MOVED, rate),
-        over("What the time went into", plain("share of time", "%", 0.01), SPENT, share),
-        over("Requests in the engine", plain("requests"), QUEUED, level),
+        sliced.drawn("What the tiers hold", plain("blocks", "blocks"), HELD, sliced.level),
+        sliced.drawn("Traffic", plain("moved", "GiB/s", 2.0**30), MOVED, sliced.rate),
+        sliced.drawn("What the time went into", plain("share of time", "%", 0.01), SPENT, sliced.share),
+        sliced.drawn("Requests in the engine", plain("requests"), QUEUED, sliced.level),
     ]
+
+
+class Sliced:
+    """The steps of all workers, cut into slices of the run's time."""
+
+    def __init__(self, steps: pd.DataFrame) -> None:
+        slices = min(SLICES, max(2, len(steps)))
+        ends = steps["end_s"].to_numpy(dtype=np.float64)
+        edges = np.linspace(0.0, float(ends.max()), slices + 1)
+        self._steps = steps
+        self._width_s = float(edges[1])
+        self._middle_s: Numbers = (edges[1:] + edges[:-1]) / 2
+        self._slice = np.clip(np.searchsorted(edges, ends, side="left") - 1, 0, slices - 1)
+
+    def rate(self, name: str) -> Numbers:
+        """The sum of a column in each slice, over the slice's seconds."""
+        weights = self._steps[name].to_numpy(dtype=np.float64)
+        return np.bincount(self._slice, weights=weights, minlength=len(self._middle_s)) / self._width_s
+
+    def share(self, name: str) -> Numbers:
+        """Such a rate of one worker."""
+        return self.rate(name) / int(self._steps["worker"].nunique())
+
+    def level(self, name: str) -> Numbers:
+        """A column's last value in each slice, over all workers; the one before where a worker had no step."""
+        last = self._steps.assign(slice=self._slice).groupby(["worker", "slice"])[name].last().unstack("worker")
+        filled = last.reindex(range(len(self._middle_s))).ffill().fillna(0).to_numpy(dtype=np.float64)
+        return np.asarray(filled.sum(axis=1), np.float64)
+
+    def drawn(self, title: str, axis: Section, names: Mapping[str, str], read: Callable[[str], Numbers]) -> Section:
+        """Curves of the columns there are that are not zero all the time."""
+        values = {words: read(name) for name, words in names.items() if name in self._steps.columns}
+        series = [
+            {"name": words, "points": list(zip(self._middle_s.tolist(), curve.tolist(), strict=True))}
+            for words, curve in values.items()
+            if curve.any()
+        ]
+        return lines(title, plain("time", "s"), axis, series)
