@@ -12,7 +12,7 @@ from kvcache.load import longest_blocks, prepare
 from kvcache.tables import DISK_READ, DISK_WRITE, INTRA_COPY, OFFLOAD, ONBOARD, State
 from sim.cost import CostParams, RooflineCost
 from sim.lanes import LANES, START_S, TOKEN_S, WHOLE_S, Lanes, make_lanes
-from sim.transfer import copy_seconds, link_params
+from sim.transfer import descriptor_seconds, link_params
 
 
 def engine_of(work: Ready, part: Part, *, events: bool = False) -> Engine:
@@ -40,7 +40,8 @@ def policy_of(spec: Spec) -> str:
 def lanes_of(work: Ready, state: State) -> Lanes:
     """The engine's copy lanes on the spec's hardware."""
     host = work.plan.hardware.link("host")
-    return make_lanes(state, copy_costs(work.plan, state), link_params(host.d2h), link_params(host.h2d))
+    block_bytes = [sum(sizes) for sizes in work.plan.copy_bytes]
+    return make_lanes(state, copy_costs(work.plan, state), link_params(host.d2h), link_params(host.h2d), block_bytes)
 
 
 def cost_of(work: Ready) -> CostParams:
@@ -56,7 +57,7 @@ def copy_costs(the_plan: Plan, state: State) -> np.ndarray[Any, np.dtype[np.floa
     cost = np.zeros((LANES + 1, len(state.window), 3))
     for w, sizes in enumerate(the_plan.copy_bytes):
         for kind, direction in directions.items():
-            cost[kind, w, WHOLE_S] = sum(copy_seconds(direction, 1, size) for size in sizes)
+            cost[kind, w, WHOLE_S] = sum(direction.start_s + descriptor_seconds(direction, size) for size in sizes)
         # a partial copy moves only its tokens; from the host they pass the link, inside the GPU they are read and written
         per_token = sum(sizes) / the_plan.settings.tokens_per_block
         for kind, direction in ((ONBOARD, host.h2d), (DISK_READ, gds.h2d)):

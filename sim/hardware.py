@@ -36,8 +36,9 @@ It measures nothing and times nothing. A machine is a YAML file; a preset and a 
 In `measured` the first column ascends; between rows rates are taken in log size and log rate, outside they stay.
 FLOPs count a multiply and an add as two: 2 x rows x columns x inner, 4 x pairs x heads x head size.
 
-`table` and `start_s` (once a copy) are optional. h2d is towards the GPU on every link: onboard, read, receive. A link
-given as null is not there. Any mapping may hold `source`; the presets hold one beside every figure.
+`table`, `start_s` (once a copy) and `burst` ([[bytes of a whole copy, factor on its seconds], ...]) are optional. h2d is
+towards the GPU on every link: onboard, read, receive. A link given as null is not there. Any mapping may hold `source`; the
+presets hold one beside every figure.
 """
 
 from collections.abc import Iterator, Mapping
@@ -54,7 +55,7 @@ PRESETS = Path(__file__).parent / "presets"
 LINKS = ("host", "disk", "gds", "nvlink", "network", "host_batched", "host_gather")
 MEASURED = ("linear", "prefill_attention", "decode_attention")
 NUMBER_FORMATS = ("bf16", "fp8", "fp4", "int8")
-DIRECTION_KEYS = {"latency_s", "bandwidth_bytes_per_s", "table", "start_s", "source"}
+DIRECTION_KEYS = {"latency_s", "bandwidth_bytes_per_s", "table", "start_s", "burst", "source"}
 
 FIGURES = {
     "memory.size.bytes": "hbm_bytes",
@@ -223,15 +224,17 @@ def _link(name: str, kind: str, data: Any) -> Link:
 def _direction(name: str, path: str, data: Any, duplex_factor: float) -> LinkDirection:
     if type(data) is not dict or set(data) - DIRECTION_KEYS:
         raise ValueError(f"hardware {name}: {path} may hold {', '.join(sorted(DIRECTION_KEYS))}")
-    rows = data.get("table") or []
-    if not all(isinstance(row, list) and len(row) == 2 for row in rows):
-        raise ValueError(f"hardware {name}: {path}.table must hold rows [bytes, bytes_per_s]")
+    tables = []
+    for key, value in (("table", "bytes_per_s"), ("burst", "factor")):
+        rows = data.get(key) or []
+        if not all(isinstance(row, list) and len(row) == 2 for row in rows):
+            raise ValueError(f"hardware {name}: {path}.{key} must hold rows [bytes, {value}]")
+        tables.append(tuple((_number(name, path, size), _number(name, path, one)) for size, one in rows))
     latency, rate, start = (
         _number(name, f"{path}.{key}", data.get(key, default))
         for key, default in (("latency_s", None), ("bandwidth_bytes_per_s", None), ("start_s", 0.0))
     )
-    table = tuple((_number(name, path, size), _number(name, path, row_rate)) for size, row_rate in rows)
     try:
-        return LinkDirection(latency, rate, table, duplex_factor, start)
+        return LinkDirection(latency, rate, tables[0], duplex_factor, start, tables[1])
     except ValueError as error:
         raise ValueError(f"hardware {name}: {path}: {error}") from None

@@ -6,14 +6,25 @@ write of its source place and for pending reads and writes of its destination pl
 the step before and end before the kernels of this step (`syncTransferManagerWithBufferManager`, `syncTransfers`).
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kvcache.compiled import loop
-from kvcache.tables import DISK_READ, DISK_WRITE, INTRA_COPY, N_COPIES, OFFLOAD, ONBOARD, Array, State
-from sim.transfer import DUPLEX, LinkParams
+from kvcache.tables import (
+    C_TOKENS_PER_BLOCK,
+    DISK_READ,
+    DISK_WRITE,
+    INTRA_COPY,
+    N_COPIES,
+    OFFLOAD,
+    ONBOARD,
+    Array,
+    State,
+)
+from sim.transfer import DUPLEX, LinkParams, burst_factor_c
 
 LANE_OFFLOAD, LANE_ONBOARD, LANE_DISK_WRITE, LANE_DISK_READ = range(4)
 LANES = 4
@@ -24,6 +35,9 @@ class Lanes(NamedTuple):
     """Copy costs and the times at which places become free, of one worker."""
 
     cost: Array  # float64[kind, window, 3]: seconds of a whole block; of a partial copy: fixed, per token
+    down: LinkParams  # the host link away from the GPU
+    up: LinkParams  # towards it
+    block_bytes: Array  # float64[window]
     duplex: Array  # float64[2]: share of its speed the offload, onboard lane keeps while the other one works
     base: Array  # int64[window, level]: first place of a tier in the two arrays below
     read_s: Array  # float64[place]: when the last pending read ends, counted from the start of the step's copies
@@ -32,13 +46,22 @@ class Lanes(NamedTuple):
     work_s: Array  # float64[LANES]: time each lane has worked in all (never reset)
 
 
-def make_lanes(state: State, cost: NDArray[np.float64], offload: LinkParams, onboard: LinkParams) -> Lanes:
-    """Lanes over the places of `state`'s tiers; `cost` as in `Lanes`."""
+def make_lanes(
+    state: State,
+    cost: NDArray[np.float64],
+    offload: LinkParams,
+    onboard: LinkParams,
+    block_bytes: Sequence[float],
+) -> Lanes:
+    """Lanes over the places of `state`'s tiers; `cost` as in `Lanes`, `block_bytes` by window."""
     sizes = state.tier[:, :, 0].astype(np.int64)
     base = np.concatenate([[0], np.cumsum(sizes.reshape(-1))[:-1]]).reshape(sizes.shape)
     places = int(sizes.sum())
     return Lanes(
         cost=cost,
+        down=offload,
+        up=onboard,
+        block_bytes=np.array(block_bytes, np.float64),
         duplex=np.array([offload[DUPLEX], onboard[DUPLEX]]),
         base=base,
         read_s=np.zeros(places),
@@ -84,12 +107,27 @@ def _slowdown(lanes: Lanes, s: State, lane: int) -> float:
 
 
 @loop
+def _burst(lanes: Lanes, s: State, lane: int) -> float:
+    """How much longer the offload or onboard lane's copies take because there are so many bytes of them in this step."""
+    total = 0.0
+    for i in range(s.tally[N_COPIES]):
+        if s.copies[i, 0] == lane:
+            tokens = s.copies[i, 4]
+            share = tokens / s.conf[C_TOKENS_PER_BLOCK] if tokens > 0 else 1.0
+            total += lanes.block_bytes[s.copies[i, 1]] * share
+    if lane == OFFLOAD:
+        return float(burst_factor_c(lanes.down, total))
+    return float(burst_factor_c(lanes.up, total))
+
+
+@loop
 def copies_seconds(s: State, lanes: Lanes) -> float:
     """Seconds until the last of the step's copies ends; the copies are taken off the state's list."""
     n = int(s.tally[N_COPIES])
     if n == 0:
         return 0.0
-    slow_down, slow_up = _slowdown(lanes, s, OFFLOAD), _slowdown(lanes, s, ONBOARD)
+    slow_down = _slowdown(lanes, s, OFFLOAD) * _burst(lanes, s, OFFLOAD)
+    slow_up = _slowdown(lanes, s, ONBOARD) * _burst(lanes, s, ONBOARD)
     for at in range(LANES):
         lanes.end_s[at] = 0.0
     for i in range(n):

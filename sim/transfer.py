@@ -5,10 +5,11 @@ from the GPU: `h2d` brings bytes to it (onboard, disk read, receive), `d2h` take
 
     one descriptor of s bytes         latency_s + s / bandwidth_bytes_per_s            where nothing was measured
                                       s / table(s), the table in log size and log B/s  where something was
-    one copy                          start_s + descriptors x that
+    one copy                          start_s + descriptors x that x burst(all its bytes)
     while the other direction works   the whole / duplex_factor
 
-Below a table's first size a descriptor takes as long as the first one does; above its last the bandwidth stays.
+Below a table's first size a descriptor takes as long as the first one does; above its last the bandwidth stays. `burst` is
+1 where nothing was measured: caches swallow the writes of a short copy, and a long one pays for them as it goes.
 `copy_seconds` is the definition; `copy_seconds_c` is the same over a flat `LinkParams`, for compiled loops.
 """
 
@@ -21,9 +22,9 @@ from numpy.typing import NDArray
 from kvcache.compiled import loop
 
 LinkParams = NDArray[np.float64]
-"""A link direction as numbers: the five below, then the table's log sizes, then its log bandwidths."""
+"""A link direction as numbers: the six below, the table's log sizes, its log bandwidths, log bytes and log factors of bursts."""
 
-LATENCY_S, BANDWIDTH, DUPLEX, START_S, TABLE_ROWS, TABLE = range(6)
+LATENCY_S, BANDWIDTH, DUPLEX, START_S, TABLE_ROWS, BURST_ROWS, TABLE = range(7)
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class LinkDirection:
     """One direction of a link. `table` holds (bytes of a descriptor, bytes per second), sizes ascending.
 
     `duplex_factor` is the share of its speed a direction keeps while the other works. `start_s` is paid once a copy.
+    `burst` holds (bytes of a whole copy, factor on its descriptors' seconds), bytes ascending.
     """
 
     latency_s: float
@@ -38,6 +40,7 @@ class LinkDirection:
     table: tuple[tuple[float, float], ...] = ()
     duplex_factor: float = 1.0
     start_s: float = 0.0
+    burst: tuple[tuple[float, float], ...] = ()
 
     def __post_init__(self) -> None:
         for name, value in (("latency_s", self.latency_s), ("start_s", self.start_s)):
@@ -47,9 +50,10 @@ class LinkDirection:
             raise ValueError(f"bandwidth_bytes_per_s is {self.bandwidth_bytes_per_s}; it must be above 0")
         if not 0 < self.duplex_factor <= 1:
             raise ValueError(f"duplex_factor is {self.duplex_factor}; it must be in (0, 1]")
-        sizes = [size for size, _ in self.table]
-        if any(size <= 0 or rate <= 0 for size, rate in self.table) or sizes != sorted(set(sizes)):
-            raise ValueError(f"table has the sizes {sizes}; they must ascend, and sizes and rates be above 0")
+        for name, rows in (("table", self.table), ("burst", self.burst)):
+            sizes = [size for size, _ in rows]
+            if any(size <= 0 or rate <= 0 for size, rate in rows) or sizes != sorted(set(sizes)):
+                raise ValueError(f"{name} has the sizes {sizes}; they must ascend, and sizes and rates be above 0")
 
 
 @dataclass(frozen=True)
@@ -70,9 +74,24 @@ def descriptor_seconds(direction: LinkDirection, bytes_per_descriptor: float) ->
     if bytes_per_descriptor >= table[-1][0]:
         return bytes_per_descriptor / table[-1][1]
     i = next(i for i, (size, _) in enumerate(table) if size > bytes_per_descriptor)
-    (size0, rate0), (size1, rate1) = table[i - 1], table[i]
-    x = (math.log(bytes_per_descriptor) - math.log(size0)) / (math.log(size1) - math.log(size0))
-    return bytes_per_descriptor / math.exp(math.log(rate0) + x * (math.log(rate1) - math.log(rate0)))
+    return bytes_per_descriptor / _between(table[i - 1], table[i], bytes_per_descriptor)
+
+
+def burst_factor(direction: LinkDirection, total_bytes: float) -> float:
+    """What the seconds of a copy of `total_bytes` in all are multiplied by."""
+    rows = direction.burst
+    if not rows or total_bytes <= rows[0][0]:
+        return rows[0][1] if rows else 1.0
+    if total_bytes >= rows[-1][0]:
+        return rows[-1][1]
+    i = next(i for i, (size, _) in enumerate(rows) if size > total_bytes)
+    return _between(rows[i - 1], rows[i], total_bytes)
+
+
+def _between(low: tuple[float, float], high: tuple[float, float], size: float) -> float:
+    """The straight line in log size and log value."""
+    x = (math.log(size) - math.log(low[0])) / (math.log(high[0]) - math.log(low[0]))
+    return math.exp(math.log(low[1]) + x * (math.log(high[1]) - math.log(low[1])))
 
 
 def copy_seconds(
@@ -81,7 +100,9 @@ def copy_seconds(
     """One copy of `n_descriptors` pieces of the same size; nothing to copy takes no time."""
     if n_descriptors == 0:
         return 0.0
-    seconds = direction.start_s + n_descriptors * descriptor_seconds(direction, bytes_per_descriptor)
+    each = descriptor_seconds(direction, bytes_per_descriptor)
+    each *= burst_factor(direction, n_descriptors * bytes_per_descriptor)
+    seconds = direction.start_s + n_descriptors * each
     return seconds / direction.duplex_factor if busy_other_direction else seconds
 
 
@@ -114,10 +135,35 @@ def link_params(direction: LinkDirection) -> LinkParams:
         direction.duplex_factor,
         direction.start_s,
         len(direction.table),
+        len(direction.burst),
     ]
-    sizes = [math.log(size) for size, _ in direction.table]
-    rates = [math.log(rate) for _, rate in direction.table]
-    return np.array(head + sizes + rates, np.float64)
+    columns = [[math.log(row[i]) for row in rows] for rows in (direction.table, direction.burst) for i in (0, 1)]
+    return np.array(sum(columns, head), np.float64)
+
+
+@loop
+def log_interpolated(params: LinkParams, first: int, rows: int, log_size: float) -> float:
+    """The log value at `log_size` of `rows` rows whose log sizes begin at `first`; outside, that of the nearest row."""
+    last = first + rows - 1
+    if log_size <= params[first]:
+        return float(params[first + rows])
+    if log_size >= params[last]:
+        return float(params[last + rows])
+    i = first + 1
+    while params[i] <= log_size:
+        i += 1
+    x = (log_size - params[i - 1]) / (params[i] - params[i - 1])
+    return float(params[i - 1 + rows] + x * (params[i + rows] - params[i - 1 + rows]))
+
+
+@loop
+def burst_factor_c(params: LinkParams, total_bytes: float) -> float:
+    """`burst_factor` over the flat form."""
+    rows = int(params[BURST_ROWS])
+    if rows == 0:
+        return 1.0
+    first = TABLE + 2 * int(params[TABLE_ROWS])
+    return math.exp(log_interpolated(params, first, rows, math.log(max(float(total_bytes), 1.0))))
 
 
 @loop
@@ -131,16 +177,7 @@ def copy_seconds_c(params: LinkParams, n_blocks: int, descriptors_per_block: int
     if rows == 0:
         each = params[LATENCY_S] + size / params[BANDWIDTH]
     else:
-        log_size = math.log(max(size, 1.0))
-        last = TABLE + rows - 1
-        if log_size <= params[TABLE]:
-            each = math.exp(params[TABLE] - params[TABLE + rows])
-        elif log_size >= params[last]:
-            each = size / math.exp(params[last + rows])
-        else:
-            i = TABLE + 1
-            while params[i] <= log_size:
-                i += 1
-            x = (log_size - params[i - 1]) / (params[i] - params[i - 1])
-            each = size / math.exp(params[i - 1 + rows] + x * (params[i + rows] - params[i - 1 + rows]))
+        log_size = max(math.log(max(size, 1.0)), params[TABLE])
+        each = math.exp(log_size - log_interpolated(params, TABLE, rows, log_size))
+    each *= burst_factor_c(params, n_descriptors * size)
     return float(params[START_S] + n_descriptors * each)

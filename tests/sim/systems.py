@@ -63,7 +63,9 @@ def worker_of(
     copies = np.zeros((5, 1, 3))
     copies[OFFLOAD, 0, WHOLE_S], copies[ONBOARD, 0, WHOLE_S] = offload_s, onboard_s
     link = link_params(LinkDirection(0.0, 1e9))
-    return Worker(env, engine, make_lanes(state, copies, link, link), cost, overlap=overlap, skip=skip)
+    return Worker(
+        env, engine, make_lanes(state, copies, link, link, [1.0] * len(state.window)), cost, overlap=overlap, skip=skip
+    )
 
 
 def simulated(requests: Requests, pool: Pool, cost: NDArray[np.float64], **more: object) -> Worker:

@@ -108,6 +108,7 @@ def test_a_file_that_is_no_machine_is_refused(tmp_path):
         ("links", "host", {"h2d": {"speed": 1}, "d2h": {}}, "links.host.h2d may hold bandwidth_bytes_per_s"),
         ("links", "host", {"h2d": {"latency_s": 0}, "d2h": {}}, "h2d.bandwidth_bytes_per_s is None"),
         ("links", "host", {"h2d": {"table": [1]}, "d2h": {}}, r"h2d.table must hold rows \[bytes, bytes_per_s\]"),
+        ("links", "host", {"h2d": {"burst": [1]}, "d2h": {}}, r"h2d.burst must hold rows \[bytes, factor\]"),
         (
             "links",
             "host",

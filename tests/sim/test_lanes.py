@@ -27,15 +27,18 @@ Copy = (
 )  # kind, source place, destination place, tokens of a partial one
 
 
-def lanes_of(windows: int = 1, down: float = 1.0, up: float = 1.0) -> tuple[State, Lanes]:
+Burst = tuple[tuple[float, float], ...]
+
+
+def lanes_of(windows: int = 1, down: float = 1.0, up: float = 1.0, burst: Burst = ()) -> tuple[State, Lanes]:
     pools = tuple(Pool(1 << 20, (4, 4, 4), sliding=w > 0) for w in range(windows))
     state = make_state(pools, Settings(record_copies=True))
     cost = np.zeros((5, windows, 3))
     cost[OFFLOAD, :, 0], cost[ONBOARD, :, 0], cost[DISK_WRITE, :, 0], cost[DISK_READ, :, 0] = 3, 2, 5, 4
     cost[INTRA_COPY] = (1, 0.1, 0.01)
     cost[ONBOARD, :, 1:] = (0.2, 0.05)
-    links = [link_params(LinkDirection(0.0, 1e9, duplex_factor=share)) for share in (down, up)]
-    return state, make_lanes(state, cost, *links)
+    links = [link_params(LinkDirection(0.0, 1e9, duplex_factor=share, burst=burst)) for share in (down, up)]
+    return state, make_lanes(state, cost, *links, [100.0] * windows)
 
 
 def seconds(state: State, lanes: Lanes, copies: list[Copy], window: int = 0) -> float:
@@ -115,6 +118,23 @@ class TestHazards:
         state, lanes = lanes_of()
         assert seconds(state, lanes, [(OFFLOAD, 0, 0)]) == 3
         assert seconds(state, lanes, [(ONBOARD, 0, 0)]) == 2
+
+
+class TestBurst:
+    """Blocks have 100 bytes, a tile of 16 of 32 tokens 50; 100 bytes take their time, 400 and more twice that."""
+
+    def test_a_lane_with_more_bytes_takes_longer_a_block(self) -> None:
+        state, lanes = lanes_of(burst=((100, 1.0), (400, 2.0)))
+        assert seconds(state, lanes, [(OFFLOAD, 0, 0)]) == pytest.approx(3)
+        # 200 bytes lie halfway in log: sqrt(2)
+        assert seconds(state, lanes, [(OFFLOAD, 0, 0), (OFFLOAD, 1, 1)]) == pytest.approx(6 * 2**0.5)
+        assert seconds(state, lanes, [(OFFLOAD, i, i) for i in range(4)]) == pytest.approx(24)
+
+    def test_each_lane_counts_its_own_bytes_and_parts_of_blocks_as_parts(self) -> None:
+        state, lanes = lanes_of(burst=((100, 1.0), (400, 2.0)))
+        assert seconds(state, lanes, [(OFFLOAD, 0, 0), (ONBOARD, 1, 1), (DISK_WRITE, 2, 2)]) == pytest.approx(5)
+        # two halves are 100 bytes: (0.2 s + 16 tokens x 0.05 s) x 2, no longer
+        assert seconds(state, lanes, [(ONBOARD, 0, 0, 16), (ONBOARD, 1, 1, 16)]) == pytest.approx(2)
 
 
 class TestDuplex:

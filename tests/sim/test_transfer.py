@@ -102,9 +102,25 @@ def test_a_larger_descriptor_is_never_faster(size: int, more: int):
 @settings(deadline=None)  # the first call compiles
 @given(blocks=st.integers(0, 10**6), descriptors=st.integers(1, 4), size=st.integers(1, 2**30))
 def test_compiled_copy_agrees_with_the_readable_one(blocks: int, descriptors: int, size: int):
-    for direction in (LINE, TABLE, H100_HOST.h2d, H100_HOST.d2h):
+    for direction in (LINE, TABLE, BURST, replace(TABLE, burst=BURST.burst), H100_HOST.h2d, H100_HOST.d2h):
         readable = copy_seconds(direction, blocks * descriptors, size)
         assert copy_seconds_c(link_params(direction), blocks, descriptors, size) == pytest.approx(readable, rel=1e-12)
+
+
+BURST = LinkDirection(1e-6, 1e9, burst=((1 << 20, 1.0), (1 << 24, 1.44), (1 << 26, 1.5)))
+
+
+def test_a_long_copy_pays_for_what_caches_swallow_of_a_short_one():
+    # 1 us + 1,024 B / 1 GB/s = 2.024 us a descriptor; 4 MiB lie halfway between 1 and 16 MiB in log: sqrt(1.44) = 1.2
+    assert copy_seconds(BURST, 10, 1024) == pytest.approx(20.24e-6)
+    assert copy_seconds(BURST, 4096, 1024) == pytest.approx(4096 * 2.024e-6 * 1.2)
+    assert copy_seconds(BURST, 1 << 20, 1024) == pytest.approx((1 << 20) * 2.024e-6 * 1.5)
+
+
+@pytest.mark.parametrize("burst", [((2, 1.0), (1, 1.0)), ((1, 0.0),)])
+def test_bursts_ascend_and_are_above_0(burst: tuple[tuple[float, float], ...]):
+    with pytest.raises(ValueError, match="burst has the sizes"):
+        LinkDirection(0.0, 1e9, burst=burst)
 
 
 def test_flat_parameters_carry_the_duplex_factor():
