@@ -14,11 +14,11 @@ from reports.columns import column
 from reports.table import require
 
 UNITS = {
-    "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "min": 60.0, "h": 3600.0,
+    "s": 1.0, "ms": 1e-3, "us": 1e-6, "min": 60.0, "h": 3600.0,
     "B": 1.0, "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "TiB": 2.0**40, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12,
     "%": 0.01,
 }  # fmt: skip
-PATTERN = re.compile(r"\s*([A-Za-z_][\w.]*)\s*(<=|>=|<|>)\s*([-+0-9.eE]+)\s*([A-Za-zµ%]*)\s*")
+PATTERN = re.compile(r"\s*([A-Za-z_][\w.]*)\s*(<=|>=|<|>)\s*([-+0-9.eE]+)\s*([A-Za-z%]*)\s*")
 
 
 @dataclass(frozen=True)
