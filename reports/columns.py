@@ -69,6 +69,7 @@ COLUMNS = {
     "host_tokens": Column("host pool", "tokens", short="host"),
     "host_blocks": Column("host pool", "blocks", short="host"),
     "host_cache_size": Column("host pool", "GiB a rank", GIB, short="host"),
+    "host_bytes": Column("host pool", "GiB a rank", GIB, short="host"),
     "disk_tokens": Column("disk tier", "tokens", short="disk"),
     "disk_blocks": Column("disk tier", "blocks", short="disk"),
     "rate_scale": Column("arrival rate", "times the trace's", better="higher", short="rate"),

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from experiments import options as o
+
 
 def report(
     result: Annotated[Path, typer.Argument(metavar="DIR_OR_FILE", help="What a kvtier command wrote.")],
@@ -20,3 +22,32 @@ def report(
 
     made_by = f"Made by kvtier {kvtier_version()}: {' '.join(['kvtier', *sys.argv[1:]])}"
     typer.echo(written(result, out, made_by))
+
+
+def recommend(
+    directory: o.Directory,
+    slo: Annotated[
+        list[str] | None, typer.Option(metavar="LIMIT,...", help="What must hold, e.g. ttft_p99<1s,tpot_p99<40ms.")
+    ] = None,
+    prefer: Annotated[
+        list[str] | None, typer.Option(metavar="FIGURE:min|max", help="What to save first; host memory, then traffic.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="FILE.yaml", help="The options file; in DIR otherwise.")
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Run it again: another seed, and the trace's second half.")
+    ] = False,
+) -> None:
+    """Pick a configuration of a sweep, say why and how sure, and write it as TensorRT-LLM's options.
+
+    Exit code 1 if --check finds a limit missed.
+    Example: [bold]kvtier recommend kvtier-demo/hour --slo 'ttft_p99<30s' --check[/bold]
+    """
+    from experiments.recommend import recommended
+
+    found = recommended(directory, slo or [], prefer or [], out, check=check)
+    for line in found.lines:
+        typer.echo(line)
+    if not found.held:
+        raise typer.Exit(1)

@@ -1,0 +1,80 @@
+"""The configuration to paste: it says what the run had, can be read back, and a check runs the choice again."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from experiments.cli import app
+from experiments.load import load
+from experiments.recommend import spec_of
+
+ROOT = Path(__file__).parents[2]
+TRACE = ROOT / "tests" / "traces" / "formats" / "mooncake.jsonl"
+
+
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("sweep") / "s"
+    made = kvtier("sweep", TRACE, "--grid", "capacity.gpu_blocks=60,80", "--grid", "secondary_offload_min_priority=0,100",
+                  "--set", "tokens_per_block=512", "--set", "capacity.host_blocks=8", "--jobs", 1, "--out", out)  # fmt: skip
+    assert made.exit_code == 0, made.output
+    return out
+
+
+def kvtier(*arguments: object):  # type: ignore[no-untyped-def]
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def test_file_holds_the_runs_options_and_reads_back_as_the_same_cache(sweep: Path, tmp_path: Path) -> None:
+    out = tmp_path / "options.yaml"
+    result = kvtier(
+        "recommend", sweep, "--prefer", "gpu_blocks:min", "--prefer", "secondary_offload_min_priority:max", "-o", out
+    )
+    assert result.exit_code == 0, result.output
+    assert str(out) in result.stdout
+    options = yaml.safe_load(out.read_text(encoding="utf-8"))
+    specs = [spec_of(sweep, run) for run in range(4)]
+    (chosen,) = [s for s in specs if s.capacity.gpu_blocks == 60 and s.kv_cache_config.offload_min_priority == 100]
+    assert options["kv_cache_config"]["max_tokens"] == 60 * 512
+    assert options["kv_cache_config"]["host_cache_size"] % 8 == 0
+    assert options["kv_cache_config"]["secondary_offload_min_priority"] == 100
+    read, _ = load(str(out), [])
+    assert read.scheduler == chosen.scheduler
+    assert read.kv_cache_config.tokens_per_block == 512
+    assert read.kv_cache_config.offload_min_priority == 100
+
+
+def test_file_says_why_and_what_other_engines_call_it(sweep: Path, tmp_path: Path) -> None:
+    out = tmp_path / "options.yaml"
+    kvtier("recommend", sweep, "-o", out)
+    text = out.read_text(encoding="utf-8")
+    assert "# How sure:" in text
+    assert "# vLLM:   --block-size 512" in text
+    assert "# SGLang: --page-size 512" in text
+
+
+def test_check_runs_the_choice_again_and_tells_of_a_missed_limit(sweep: Path, tmp_path: Path) -> None:
+    result = kvtier("recommend", sweep, "--slo", "ttft_p99<1h", "--check", "-o", tmp_path / "o.yaml")
+    assert result.exit_code == 0, result.output
+    assert "Again, another seed: time to first token, p99 < 3600 s" in result.stdout
+    assert "Again, the second half of the trace, cold:" in result.stdout
+
+
+def test_check_ends_with_code_1_where_the_second_half_misses_the_limit(sweep: Path, tmp_path: Path) -> None:
+    # The limit is what the best run had over the whole trace; half of it, begun cold, finds less.
+    best = float(pd.read_parquet(sweep / "sweep.parquet")["hit_rate_tokens"].max())
+    result = kvtier("recommend", sweep, "--slo", f"hit_rate_tokens>={best!r}", "--check", "-o", tmp_path / "o.yaml")
+    assert result.exit_code == 1, result.output
+    assert "the second half of the trace, cold" in result.stdout
+    assert "a limit is missed" in result.stdout
+
+
+def test_unknown_figure_is_one_line_and_leaves_no_file(sweep: Path, tmp_path: Path) -> None:
+    out = tmp_path / "o.yaml"
+    result = kvtier("recommend", sweep, "--slo", "tttft_p99<1s", "-o", out)
+    assert result.exit_code == 2
+    assert "did you mean" in result.stderr
+    assert not out.exists()
