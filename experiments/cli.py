@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from experiments.commands import conformance, machine, policies, quick, reading, runs
+from experiments.commands import conformance, machine, policies, quick, reading, runs, trace
 
 
 class Commands(TyperGroup):
@@ -68,6 +68,7 @@ for command in (
     *(machine.doctor, machine.calibrate, machine.validate),
 ):
     app.command()(command)
+app.add_typer(trace.app, name="trace")
 
 
 def main() -> None:

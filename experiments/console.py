@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ from reports.files import written
 CONFIG = ("tokens_per_block", "secondary_offload_min_priority")
 SPREADS = ("ttft", "tpot", "e2e")
 QUANTILES = ("mean", "p50", "p90", "p99")
+SPREAD = ("mean", "p50", "p90", "p99", "max")
 WIDTH = 104
 ALWAYS = ("secondary_offload_min_priority", "hit_rate_tokens", "hit_rate_blocks")
 """Shown even when it is 0."""
@@ -67,6 +69,39 @@ def summary(row: Mapping[str, Any]) -> None:
     console = Console()
     console.width = max(console.width, WIDTH)
     console.print(table)
+
+
+def figures(lines: Sequence[tuple[str, str, str, str]]) -> None:
+    """Groups of figures: group, label, figure, unit; a group is named on its first line only."""
+    table = Table(show_header=False, box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for justify in ("left", "left", "right", "left"):
+        table.add_column(justify=justify, no_wrap=True)
+    for line in lines:
+        table.add_row(*line)
+    console = Console()
+    console.width = max(console.width, WIDTH)
+    console.print(table)
+
+
+def spreads(lines: Sequence[tuple[str, Any]]) -> None:
+    """Mean, quantiles and largest of some amounts, one line each."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("")
+    for title in SPREAD:
+        table.add_column(title, justify="right", no_wrap=True)
+    for label, spread in lines:
+        values = (getattr(spread, name) for name in SPREAD)
+        table.add_row(label, *(f"{value:,.0f}" if value >= 100 else f"{value:.3g}" for value in values))
+    Console().print(table)
+
+
+def without_nan(value: Any) -> Any:
+    """The same with null for figures that do not exist: JSON has no NaN."""
+    if isinstance(value, Mapping):
+        return {key: without_nan(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_nan(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _line(name: str, line: Mapping[str, Any]) -> tuple[str, str, str] | None:

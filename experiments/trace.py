@@ -8,6 +8,7 @@ from typing import Any
 
 from kvcache.request import Requests
 from traces.options import ReadOptions
+from traces.stream import Stream, first
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,13 @@ class Trace:
     def requests(self) -> Requests:
         """The workload. Read once a process, however often it is asked for."""
         return _read(self)
+
+    def stream(self) -> Stream:
+        """The workload in pieces, for what need not hold it whole. Read anew each time."""
+        from traces.read import opened
+
+        stream = opened(self.name, format=self.format, options=self.options)
+        return stream if self.limit is None else first(stream, self.limit)
 
     def about(self) -> dict[str, Any]:
         """What to note down beside results: the name, the SHA-256 of the file, the settings that are not defaults."""

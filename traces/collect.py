@@ -14,6 +14,7 @@ import numpy as np
 
 from kvcache.request import Int32, Int64, Labels, Requests
 from traces import blocks
+from traces.doubts import SHOWN, Doubts
 from traces.errors import Place, TraceError
 from traces.options import TICKS_PER_S, ReadOptions
 from traces.order import FileOrder
@@ -21,6 +22,7 @@ from traces.source import Source
 from traces.stream import PIECE_REQUESTS, offsets
 
 PIECE_IDS = 4_000_000
+MOST_KINDS = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,7 @@ class Collector:
     def __init__(self, source: Source, options: ReadOptions, convention: Convention) -> None:
         self.source, self.options, self.convention = source, options, convention
         self.notes: list[str] = []
+        self.doubts = Doubts()
         self.block_size: int | None = None
         self.resolved: Callable[[list[Hashable]], list[Hashable]] = lambda sessions: sessions
         self._block: blocks.Block | None = None
@@ -122,6 +125,10 @@ class Collector:
         if not self.options.skip_bad_lines:
             raise error
         self._first_skipped = self._first_skipped or error
+        if error.place is not None and len(self.doubts) < MOST_KINDS:
+            self.doubts.see(f"left out: {error.what}", error.place)
+        else:
+            self.doubts.see("more lines left out")
         self._n_skipped += 1
 
     def state_block_size(self, tokens: int, place: Place) -> None:
@@ -140,11 +147,20 @@ class Collector:
             raise self.source.error(f"{what} (--strict refuses this)")
         self.notes.append(f"{self.source.name}: {what}")
 
+    def doubt(self, what: str, places: Sequence[Place], rows: Int64) -> None:
+        """Remember what is doubtful about some rows."""
+        for row in rows[:SHOWN].tolist():
+            self.doubts.see(what, places[row])
+        if len(rows) > SHOWN:
+            self.doubts.see(what, count=len(rows) - SHOWN)
+
     def _time(self, row: Row, place: Place) -> int | float:
         time = row.time
         if time is None and row.delay is not None:
             before = [self._last_time[name] for name in row.after or (row.session,) if name in self._last_time]
-            self._n_orphans += bool(row.after) and len(before) < len(row.after)
+            if row.after and len(before) < len(row.after):
+                self._n_orphans += 1
+                self.doubts.see("waits for a request that is not in the file before it", place)
             time = max(before, default=0) + row.delay
             self._n_delayed += 1
         if time is None and self.convention.times_are_optional:
@@ -161,13 +177,14 @@ class Collector:
         """The rows that come in, piece by piece, each with the places of its rows."""
         for _ in rows:
             if self.is_full:
-                yield self._piece()
+                yield from self._piece()
         if self._places:
-            yield self._piece()
+            yield from self._piece()
         self._refuse_if_empty()
         self._say_what_was_unusual()
 
-    def _piece(self) -> tuple[Requests, list[Place]]:
+    def _piece(self) -> Iterator[tuple[Requests, list[Place]]]:
+        """What the rows make up, if the block size fits any of them."""
         prompt, output = _int32(self._prompt), _int32(self._output)
         ids_end, all_end = _int64(self._ids_end), _int64(self._all_ids_end)
         block = self._decided(prompt, np.diff(ids_end))
@@ -192,10 +209,18 @@ class Collector:
             rows = np.flatnonzero(fits).astype(np.int64)
             piece, places = piece.take(rows), [places[i] for i in rows]
         self._n += len(piece)
-        self._n_private += int((np.diff(piece.unit_offset) == 0).sum())
-        self._n_silent += int((piece.output_tokens == 0).sum())
-        self._chain.follow(piece)
-        return piece, places
+        private, silent = np.flatnonzero(np.diff(piece.unit_offset) == 0), np.flatnonzero(piece.output_tokens == 0)
+        self._n_private += len(private)
+        self._n_silent += len(silent)
+        if self.convention.ids_are_blocks:
+            self.doubt("no hash ids: this prompt shares nothing", places, private)
+            self.doubt("the short last block has no id: its tokens are never shared", places, _tailless(piece))
+        self.doubt("generates 0 tokens: only prefilled", places, silent)
+        other = self._chain.follow(piece)
+        if other is not None and self.convention.ids_are_blocks:
+            self.doubts.see("an id that followed another id before: ids are not prefix-chained", places[other])
+        if len(piece):
+            yield piece, places
 
     def _decided(self, prompt: Int32, n_ids: Int64) -> int:
         """The block size: stated, the format's, or guessed from the first piece."""
@@ -287,11 +312,11 @@ class Chain:
         self.holds = True
         self._before = np.empty(0, np.int32)
 
-    def follow(self, piece: Requests) -> None:
-        """Go on with the units of one more piece."""
+    def follow(self, piece: Requests) -> int | None:
+        """Go on with the units of one more piece; returns the first row that breaks the chain."""
         units, offset = piece.units, piece.unit_offset
         if not len(units) or not self.holds:
-            return
+            return None
         before = np.concatenate((np.full(1, -1, np.int32), units[:-1]))
         before[offset[:-1][np.diff(offset) > 0]] = -1
         n_known, n = len(self._before), max(len(self._before), int(units.max()) + 1)
@@ -300,7 +325,15 @@ class Chain:
         new = grown[units] == -2
         grown[units[new]] = before[new]
         self._before = grown
-        self.holds = bool((grown[units] == before).all())
+        wrong = np.flatnonzero(grown[units] != before)
+        self.holds = not len(wrong)
+        return None if self.holds else int(np.searchsorted(offset, wrong[0], side="right") - 1)
+
+
+def _tailless(piece: Requests) -> Int64:
+    """The rows whose ids leave a short last block out, if any has ids at all."""
+    n_ids = np.diff(piece.unit_offset)
+    return np.flatnonzero((n_ids > 0) & (n_ids * piece.unit_tokens < piece.prompt_tokens))
 
 
 def collected(

@@ -10,7 +10,13 @@ SHOWN_CHARACTERS = 40
 
 
 class TraceError(ValueError):
-    """A trace that cannot be used as it is; `str(error)` is one line for the user."""
+    """A trace that cannot be used as it is; `str(error)` is one line for the user.
+
+    A fault of one line also says where it is and what is wrong there.
+    """
+
+    place: "Place | None" = None
+    what: str = ""
 
 
 class Place(NamedTuple):
@@ -28,7 +34,9 @@ class Place(NamedTuple):
 
     def error(self, what: str) -> TraceError:
         """The error to raise for a fault found here."""
-        return TraceError(f"{self}: {what}")
+        error = TraceError(f"{self}: {what}")
+        error.place, error.what = self, what
+        return error
 
 
 def shown(value: Any) -> str:

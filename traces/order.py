@@ -35,9 +35,12 @@ class _Lateness:
     def __init__(self, trace: FileOrder) -> None:
         self.collector, self.latest, self.late, self.n = trace.collector, -np.inf, 0, 0
 
-    def see(self, times: Float64) -> None:
+    def see(self, times: Float64, places: list[Place]) -> None:
         running = np.maximum.accumulate(np.concatenate(([self.latest], times)))[1:]
-        self.late += int((times < running).sum())
+        late = np.flatnonzero(times < running)
+        self.late += len(late)
+        if self.collector.convention.rows_are_in_time_order:
+            self.collector.doubt("earlier than a row before it", places, late)
         self.latest = float(running[-1])
         self.n += len(times)
         if self.late and self.collector.options.strict and self.collector.convention.rows_are_in_time_order:
@@ -53,8 +56,8 @@ class _Lateness:
 def whole(trace: FileOrder) -> Requests:
     """All of it, in memory."""
     lateness, pieces = _Lateness(trace), []
-    for piece, _ in trace.pieces:
-        lateness.see(piece.arrival_s)
+    for piece, places in trace.pieces:
+        lateness.see(piece.arrival_s, places)
         pieces.append(piece)
     lateness.say()
     requests = joined(Stream(pieces[0].source, pieces[0].unit_tokens, iter(pieces), trace.collector.notes))
@@ -67,7 +70,7 @@ def streamed(trace: FileOrder) -> Stream:
     first = next(trace.pieces)
     trace = trace._replace(pieces=_again(first, trace.pieces))
     ordered = _windowed(trace) if trace.collector.convention.rows_are_in_time_order else _spooled(trace)
-    return Stream(first[0].source, first[0].unit_tokens, ordered, trace.collector.notes)
+    return Stream(first[0].source, first[0].unit_tokens, ordered, trace.collector.notes, trace.collector.doubts)
 
 
 def _again(first: tuple[Requests, list[Place]], others: Pieces) -> Pieces:
@@ -79,7 +82,7 @@ def _windowed(trace: FileOrder) -> Iterator[Requests]:
     """One piece is held back, so that rows of the next may still go before it."""
     lateness, held, start, passed = _Lateness(trace), None, None, -np.inf
     for piece, places in trace.pieces:
-        lateness.see(piece.arrival_s)
+        lateness.see(piece.arrival_s, places)
         if float(piece.arrival_s.min()) < passed:
             place = places[int(np.argmax(piece.arrival_s < passed))]
             raise place.error(

@@ -55,28 +55,29 @@ def samples() -> dict[str, Path]:
 
 def read(trace: str | Path, *, format: str | None = None, options: ReadOptions = ReadOptions()) -> Requests:
     """The workload in a file, a bundled sample (by its bare name) or a generator (`synthetic:NAME?seed=1`)."""
-    found = _found(trace, format, options)
+    found, _ = _found(trace, format, options)
     return whole(found) if isinstance(found, FileOrder) else joined(found)
 
 
 def opened(trace: str | Path, *, format: str | None = None, options: ReadOptions = ReadOptions()) -> Stream:
     """The same workload in pieces, for what need not hold it whole."""
-    found = _found(trace, format, options)
-    return streamed(found) if isinstance(found, FileOrder) else found
+    found, name = _found(trace, format, options)
+    return replace(streamed(found) if isinstance(found, FileOrder) else found, format=name)
 
 
-def _found(trace: str | Path, format: str | None, options: ReadOptions) -> FileOrder | Stream:
+def _found(trace: str | Path, format: str | None, options: ReadOptions) -> tuple[FileOrder | Stream, str]:
+    """The trace, and the name of its format."""
     if format is not None and format not in FORMATS:
         raise TraceError(f"--format is {shown(format)}; known formats: {', '.join(FORMATS)}")
     if str(trace).startswith(PREFIX):
         options.refuse_for(str(trace))
-        return in_pieces(generated(str(trace)))
+        return in_pieces(generated(str(trace))), ""
     source = located(trace)
-    chosen = FORMATS[format] if format is not None else detected(source, options)
+    name = format or detected(source, options)
     known_block = SAMPLE_BLOCK_TOKENS.get(source.sample)
     if options.trace_block_size is None and known_block is not None:
         options = replace(options, trace_block_size=known_block)
-    return chosen.read(source, options)
+    return FORMATS[name].read(source, options), name
 
 
 def located(trace: str | Path) -> Source:
@@ -95,12 +96,12 @@ def located(trace: str | Path) -> Source:
     raise TraceError(f"{trace}: no such file; the bundled samples are {', '.join(bundled)}")
 
 
-def detected(source: Source, options: ReadOptions) -> Format:
-    """The first format of the table that recognises the first row."""
+def detected(source: Source, options: ReadOptions) -> str:
+    """The name of the first format of the table that recognises the first row."""
     row = first_row(source, options)
-    for candidate in FORMATS.values():
+    for name, candidate in FORMATS.items():
         if candidate.recognises(row):
-            return candidate
+            return name
     known = ", ".join(FORMATS)
     raise source.error(f"no known format has the fields {shown(', '.join(row))}; name one with --format: {known}")
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from kvcache.request import Int32, Int64, Labels, Requests
+from traces.doubts import Doubts
 
 PIECE_REQUESTS = 65_536
 
@@ -24,6 +25,10 @@ class Stream:
     pieces: Iterator[Requests]
     notes: list[str] = field(default_factory=list)
     """What was inferred or repaired; complete when `pieces` is at its end."""
+    doubts: Doubts = field(default_factory=Doubts)
+    """The same and more, with the lines; see `kvtier trace check`."""
+    format: str = ""
+    """Which reader it comes from."""
 
 
 def in_pieces(requests: Requests, n: int = PIECE_REQUESTS) -> Stream:
@@ -31,6 +36,19 @@ def in_pieces(requests: Requests, n: int = PIECE_REQUESTS) -> Stream:
     starts = range(0, len(requests), n)
     pieces = (requests.take(np.arange(start, min(start + n, len(requests)))) for start in starts)
     return Stream(requests.source, requests.unit_tokens, pieces, list(requests.notes))
+
+
+def first(stream: Stream, n: int) -> Stream:
+    """The first n requests of a stream; what comes after them is not read."""
+    return replace(stream, pieces=_up_to(stream.pieces, n))
+
+
+def _up_to(pieces: Iterator[Requests], n: int) -> Iterator[Requests]:
+    for piece in pieces:
+        yield piece.head(n)
+        n -= len(piece)
+        if n <= 0:
+            return
 
 
 def joined(stream: Stream) -> Requests:

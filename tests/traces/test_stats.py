@@ -1,12 +1,17 @@
 """Statistics agree with a plain count over sets of prefixes."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvcache.request import Requests
-from traces.stats import hits, measure
+from traces.prefixes import Prefixes
+from traces.read import read
+from traces.stats import hits, measure, measured
+from traces.stream import in_pieces
 
 
 def workload(prompts: list[list[int]], salt: list[int] | None = None, unit_tokens: int = 4) -> Requests:
@@ -44,7 +49,7 @@ def test_a_small_workload_is_measured_as_by_hand() -> None:
     assert (stats.input_tokens, stats.output_tokens) == (28, 30)
     assert (stats.total_blocks, stats.unique_blocks, stats.hit_blocks, stats.hit_tokens) == (7, 4, 3, 12)
     assert stats.hit_token_share == pytest.approx(12 / 28)
-    assert (stats.prompt.p50_tokens, stats.prompt.max_tokens) == (8, 12)
+    assert (stats.prompt_tokens.p50, stats.prompt_tokens.max) == (8, 12)
     assert (stats.sessions, stats.requests_with_session) == (0, 0)
 
 
@@ -52,3 +57,45 @@ def test_requests_at_one_instant_have_no_rate_and_none_have_no_statistics() -> N
     assert np.isnan(measure(workload([[1]])).request_rate_rps)
     assert measure(workload([])).requests == 0
     assert measure(workload([])).hit_token_share == 0
+
+
+def test_reuse_in_blocks_and_seconds_and_the_working_set_are_as_by_hand() -> None:
+    # Second 0: a b. 1: c d e. 2: a b (3 blocks touched in between, 2 s). 3: c (d e untouched; between: a b, 2 s).
+    stats = measure(workload([[1, 2], [3, 4, 5], [1, 2], [3]]))
+    assert stats.reuse_distance_blocks.p50 == pytest.approx(3, rel=0.1)
+    assert stats.reuse_distance_blocks.max == pytest.approx(3, rel=0.1)
+    assert stats.reuse_distance_blocks.mean == pytest.approx(8 / 3, rel=0.1)
+    assert stats.reuse_age_s.mean == pytest.approx(2, rel=0.1)
+    assert stats.blocks_used_once == 2
+    # Stretches of 3/128 s rounded up to a power of two: 1/32. a and b are needed from 0 to 2 s, c from 1 to 3 s.
+    line = stats.timeline
+    assert line.start_s[:2] == [0, 1 / 32]
+    assert [line.working_set_blocks[k * 16] for k in range(7)] == [2, 2, 3, 3, 1, 1, 0]
+    assert [line.unique_blocks[k * 32] for k in range(4)] == [2, 5, 5, 5]
+    assert (sum(line.requests), sum(line.prompt_tokens), sum(line.hit_tokens)) == (4, 32, 12)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=4), min_size=1, max_size=12))
+def test_reuse_distance_counts_the_blocks_of_the_requests_in_between(prompts: list[list[int]]) -> None:
+    last: dict[tuple[int, ...], int] = {}
+    touched: list[set[tuple[int, ...]]] = []
+    distances = []
+    for i, prompt in enumerate(prompts):
+        blocks = {tuple(prompt[: k + 1]) for k in range(len(prompt))}
+        distances += [len(set().union(*touched[last[b] + 1 : i])) for b in blocks if b in last]
+        last |= dict.fromkeys(blocks, i)
+        touched.append(blocks)
+    prefixes = Prefixes()
+    prefixes.follow(workload(prompts))
+    assert np.flatnonzero(prefixes.distances).tolist() == sorted({d and 1 + int(8 * np.log2(d)) for d in distances})
+    assert prefixes.distances.sum() == len(distances)
+
+
+@pytest.mark.parametrize("n", [3, 50])
+def test_statistics_do_not_depend_on_how_a_trace_is_cut_in_pieces(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = read("llmservingsim_sharegpt300_blk16")
+    monkeypatch.setattr("traces.prefixes.FIRST_REQUESTS", 64)  # so that idle requests must be forgotten
+    cut = measured(in_pieces(whole, n))
+    assert replace(cut, gap_cv=1) == replace(measure(whole), gap_cv=1)
+    assert cut.gap_cv == pytest.approx(measure(whole).gap_cv)

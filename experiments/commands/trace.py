@@ -1,0 +1,46 @@
+"""`kvtier trace ...`: what a trace holds and what is doubtful about it. What makes new traces is in `making`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from experiments import options as o
+
+app = typer.Typer(no_args_is_help=True, help="Look at traces, check them, convert them, make new ones.")
+
+
+@app.command()
+@o.bundled
+def stats(
+    source: o.TraceOptions,
+    tokens_per_block: Annotated[
+        int | None, typer.Option(min=1, help="Count blocks of so many tokens; those of the trace otherwise.")
+    ] = None,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE.png", help="One page of pictures.")] = None,
+    json: o.Json = None,
+) -> None:
+    """Count, rates, lengths, sessions, sharing, and what a cache without limit would find again. Reads piece by piece.
+
+    Example: [bold]kvtier trace stats mooncake_arxiv_first1000 --plot arxiv.png[/bold]
+    """
+    from experiments.console import check_target
+    from experiments.trace_stats import show, stats_of
+
+    check_target(json)
+    show(stats_of(source.source(), tokens_per_block), json, plot)
+
+
+@app.command()
+@o.bundled
+def check(source: o.TraceOptions) -> None:
+    """Read a trace to its end and list everything inferred or doubtful, with lines. With --strict, exit code 1 if any.
+
+    Example: [bold]kvtier trace check mooncake_arxiv_first1000[/bold]
+    """
+    from experiments.trace_check import check as checked
+
+    report = checked(source.source())
+    typer.echo("\n".join(report.lines()))
+    if source.strict and (report.doubts or report.inferred):
+        raise typer.Exit(1)
