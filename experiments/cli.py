@@ -62,7 +62,7 @@ def kvtier(
 
 for command in (
     *(runs.replay, runs.explain, runs.sweep, runs.pareto, runs.why, runs.demo),
-    *(reading.report, reading.recommend),
+    *(reading.report, reading.recommend, reading.audit),
     *(policies.curve, conformance.conform),
     *(quick.size, quick.breakeven, quick.xfer, quick.figures),
     *(machine.doctor, machine.calibrate, machine.validate),

@@ -51,3 +51,27 @@ def recommend(
         typer.echo(line)
     if not found.held:
         raise typer.Exit(1)
+
+
+def audit(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="KV events or iteration statistics, JSON or a line each.")
+    ],
+    json: o.Json = None,
+) -> None:
+    """Check an engine's KV-event dump or statistics against what must hold. Exit code 1 if something does not.
+
+    Example: [bold]kvtier audit events.json[/bold]
+    """
+    from experiments.audit import audit as audited
+    from experiments.audit import lines
+    from experiments.console import check_target, write_json
+
+    check_target(json)
+    result = audited(file)
+    if json is not None:
+        write_json(result.as_json(), json)
+    if json != "-":
+        typer.echo("\n".join(lines(result)))
+    if result.faults:
+        raise typer.Exit(1)
