@@ -10,11 +10,16 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from experiments.commands import conformance, machine, policies, quick, reading, runs, trace
+from experiments.commands import conformance, machine, policies, quick, reading, runs, sweeps, trace
 
 
 class Commands(TyperGroup):
     """Turns exceptions into the lines and exit codes above."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Take two words for one command where there is such a command: `sweep status`."""
+        words = [" ".join(args[:2]), *args[2:]]
+        return super().parse_args(ctx, words if words[0] in self.commands else args)
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""
@@ -61,13 +66,14 @@ def kvtier(
 
 
 for command in (
-    *(runs.replay, runs.explain, runs.sweep, runs.pareto, runs.why, runs.demo),
+    *(runs.replay, runs.explain, sweeps.sweep, sweeps.pareto, sweeps.why, runs.demo),
     *(reading.report, reading.recommend, reading.audit),
     *(policies.curve, conformance.conform),
     *(quick.size, quick.breakeven, quick.xfer, quick.figures),
     *(machine.doctor, machine.calibrate, machine.validate),
 ):
     app.command()(command)
+app.command("sweep status")(sweeps.sweep_status)
 app.add_typer(trace.app, name="trace")
 
 

@@ -44,9 +44,9 @@ def near(name: str, known: Iterable[str]) -> str:
     return f"did you mean {', '.join(close)}?" if close else f"known: {', '.join(words)}"
 
 
-def section_at(path: Path) -> type[BaseModel]:
-    """The section of the Spec that holds the key named last in `path`."""
-    section: type[BaseModel] = Spec
+def section_at(path: Path, root: type[BaseModel] = Spec) -> type[BaseModel]:
+    """The section below `root` that holds the key named last in `path`."""
+    section = root
     for step in path[:-1]:
         field = section.model_fields.get(str(step))
         section = _section_in(field.annotation) or section if field else section
@@ -76,35 +76,46 @@ def dotted(path: Path) -> str:
     return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).lstrip(".")
 
 
-def complain(error: ValidationError, source: str, lines: Mapping[Path, int], settings: Iterable[str]) -> SpecError:
+def complain(
+    error: ValidationError,
+    source: str,
+    lines: Mapping[Path, int],
+    settings: Iterable[str] = (),
+    root: type[BaseModel] = Spec,
+    place: str = "",
+) -> SpecError:
     """The first fault of `error` as one line, unknown keys first.
 
-    `lines` tells where each key stands in the file `source`; keys in `settings` do not come from the file.
+    `lines` tells where each key stands in the file `source`; keys in `settings` do not come from the file. `root` is what
+    was checked, if not a whole spec, and `place` the key it stands under.
     """
     faults = sorted(error.errors(), key=lambda fault: fault["type"] != "extra_forbidden")
     paths = [tuple(fault["loc"]) for fault in faults]
     line = next((lines[paths[0][:n]] for n in range(len(paths[0]), 0, -1) if paths[0][:n] in lines), None)
     where = f"{source}:{line}: " if line and ".".join(map(str, paths[0])) not in settings else ""
     more = len(set(paths)) - 1
-    return SpecError(f"{where}{_sentence(dict(faults[0]), paths[0])}{f' (and {more} more)' if more else ''}")
+    text = _sentence(dict(faults[0]), paths[0], root)
+    return SpecError(f"{where}{f'{place}.' if place else ''}{text}{f' (and {more} more)' if more else ''}")
 
 
 def _plain(limits: dict[str, Any]) -> dict[str, Any]:
     return {name: f"{value:g}" if isinstance(value, float) else value for name, value in limits.items()}
 
 
-def _sentence(fault: dict[str, Any], path: Path) -> str:
+def _sentence(fault: dict[str, Any], path: Path, root: type[BaseModel]) -> str:
     name, value = dotted(path), fault["input"]
     if fault["type"] == "extra_forbidden":
-        known = {*section_at(path).model_fields, *(TOP_LEVEL if len(path) == 1 else ())}
+        known = {*section_at(path, root).model_fields, *(TOP_LEVEL if root is Spec and len(path) == 1 else ())}
         return f"unknown key {name}; {near(str(path[-1]), known)}"
     if fault["type"] == "missing":
         return f"{name} is missing"
+    if not path:
+        return str(fault["ctx"]["error"] if fault["type"] == "value_error" else fault["msg"])
     if isinstance(value, dict | list) and fault["type"] == "value_error":
         return f"{name}: {fault['ctx']['error']}"
     if fault["type"] == "value_error":
         return f"{name} is {value!r}; it {fault['ctx']['error']}"
     text = TEXTS.get(fault["type"], fault["msg"]).format_map(_plain(fault.get("ctx", {})))
-    field = section_at(path).model_fields.get(str(path[-1]))
+    field = section_at(path, root).model_fields.get(str(path[-1])) if path else None
     meaning = f" ({field.description})" if field and field.description and fault["type"] != "literal_error" else ""
     return f"{name} is {value!r}; {text}{meaning}"

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from experiments import console
-from experiments.replay import replayed, swept
+from experiments.replay import replayed
+from experiments.sweep import TABLE
+from experiments.sweeping import Wish, engine_of, swept
 from experiments.trace import Trace
 from experiments.why import why
 from reports.choice import choose, lines
@@ -91,12 +93,11 @@ def demo(out: Path) -> None:
     written = [out / "replay.json"]
     for show in SHOWS:
         console.heading(show.title)
-        table = swept(
-            Trace(show.trace, limit=show.limit), show.spec, [], show.grid, out / show.name,
-            timing=True, workers=None, command=show.command(),
-        )  # fmt: skip
-        written += [table, *plots(out / show.name, show.title)]
-        for line in why(out / show.name):
+        place = out / show.name
+        task = Wish(Trace(show.trace, limit=show.limit), show.spec, grid=show.grid).task()
+        swept(task, place, engine_of("local", None, None, place, task), show.command())
+        written += [place / TABLE, *plots(place, show.title)]
+        for line in why(place):
             console.say(line)
     console.heading("Written")
     for path in written:

@@ -2,7 +2,7 @@
 
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -13,18 +13,33 @@ NUMBER = r"[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?"
 RANGE = re.compile(rf"({NUMBER}):({NUMBER}):({NUMBER})")
 MOST_RUNS = 100_000
 
-Axis = tuple[str, list[Any]]
+Grid = dict[str, list[Any]]
 
 
-def axis(text: str) -> Axis:
-    """The full name of a key and the values it takes, in the order given, each once."""
-    key, values = split(text)
+def axis_name(key: str) -> str:
+    """The full name of a key that may be swept: one of the spec's, or `trace`, `trace.limit`, ..."""
+    return key if key.split(".", maxsplit=1)[0] == "trace" else full_name(key)
+
+
+def values_of(key: str, given: Any) -> list[Any]:
+    """The values a key takes, in the order given, each once: of text, as on the command line, or of a list."""
+    items = _items(given) if isinstance(given, str) else given if isinstance(given, list | tuple) else [given]
     found: list[Any] = []
-    for item in _items(values):
-        found += [value for value in _values(key, item) if value not in found]
+    for item in items:
+        values = _values(key, item) if isinstance(given, str) or _is_range(item) else [item]
+        found += [value for value in values if not _held(value, found)]
     if not found:
-        raise SpecError(f"--grid {text!r}: no values; write {key}=32,64,128 or {key}=0:100:10")
-    return full_name(key), found
+        raise SpecError(f"{key}={given if isinstance(given, str) else ''}: no values; write 32,64,128 or 0:100:10")
+    return found
+
+
+def _held(value: Any, found: Sequence[Any]) -> bool:
+    """Whether the very value is there; 1 and true are two values."""
+    return any(value == other and type(value) is type(other) for other in found)
+
+
+def _is_range(item: Any) -> bool:
+    return isinstance(item, str) and RANGE.fullmatch(item) is not None
 
 
 def _items(text: str) -> list[str]:
@@ -43,33 +58,29 @@ def _values(key: str, item: str) -> list[Any]:
     match = RANGE.fullmatch(item)
     if match is None:
         if re.fullmatch(rf"{NUMBER}:.*", item):
-            raise SpecError(f"--grid {key}={item}: a range is start:stop:step, as 0:100:10")
+            raise SpecError(f"{key}={item}: a range is start:stop:step, as 0:100:10")
         return [value_of(item)]
     start, stop, step = map(Decimal, match.groups())
     if step == 0 or (stop - start) / step < 0:
-        raise SpecError(f"--grid {key}={item}: steps of {step} do not lead from {start} to {stop}")
+        raise SpecError(f"{key}={item}: steps of {step} do not lead from {start} to {stop}")
     count = int((stop - start) / step) + 1
     if count > MOST_RUNS:
-        raise SpecError(f"--grid {key}={item}: {count} values; at most {MOST_RUNS}")
+        raise SpecError(f"{key}={item}: {count} values; at most {MOST_RUNS}")
     values = [start + step * i for i in range(count)]
     return [int(value) if value == value.to_integral_value() else float(value) for value in values]
 
 
-def axes(texts: Sequence[str]) -> dict[str, list[Any]]:
-    """Every swept key with its values; a key given twice is refused."""
-    found: dict[str, list[Any]] = {}
-    for key, values in map(axis, texts):
-        if key in found:
-            raise SpecError(f"--grid {key} is given twice; put all its values in one")
-        found[key] = values
+def axes(texts: Sequence[str]) -> Grid:
+    """Every swept key with its values, of `key=values` texts; a key given twice is refused."""
+    found: Grid = {}
+    for key, values in map(split, texts):
+        name = axis_name(key)
+        if name in found:
+            raise SpecError(f"{name} is given twice; put all its values in one")
+        found[name] = values_of(key, values)
     return found
 
 
-def points(grid: dict[str, list[Any]]) -> list[dict[str, Any]]:
+def points(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
     """Every combination, the last key changing fastest."""
-    count = 1
-    for values in grid.values():
-        count *= len(values)
-    if count > MOST_RUNS:
-        raise SpecError(f"the grid has {count} runs; at most {MOST_RUNS}")
     return [dict(zip(grid, combination, strict=True)) for combination in itertools.product(*grid.values())]

@@ -16,6 +16,9 @@ TRACE = "Reading the trace"
 POOLS = "Pool sizes"
 
 TraceName = Annotated[str, Argument(metavar="TRACE", help="A file, a bundled sample's name, or synthetic:NAME.")]
+StudyName = Annotated[
+    str, Argument(metavar="TRACE", help="A file, a bundled sample's name, or synthetic:NAME; or a sweep file (YAML).")
+]
 Format = Annotated[
     str | None, Option(help="Format of the trace; found out by itself otherwise.", rich_help_panel=TRACE)
 ]
@@ -78,6 +81,13 @@ class TraceOptions:
             self.trace_block_size, self.time_unit, self.default_output, self.skip_bad_lines, self.strict
         )
         return Trace(self.trace, self.format, options, self.limit)
+
+
+@dataclass(frozen=True)
+class StudyOptions(TraceOptions):
+    """A trace, or a sweep file."""
+
+    trace: StudyName
 
 
 @dataclass(frozen=True)

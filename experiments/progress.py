@@ -3,10 +3,14 @@
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
+
+if TYPE_CHECKING:
+    from experiments.sweep import Tally
 
 PLAIN_EVERY_S = 10.0
 
@@ -56,3 +60,37 @@ class _Plain:
                 f"{done} of {total} {self.unit}, {rate:.3g} {self.unit}/s, {(total - done) / rate:.0f} s left",
                 highlight=False,
             )
+
+
+@contextmanager
+def sweep_progress(console: Console | None = None) -> Generator[Callable[["Tally"], None], None, None]:
+    """The same for a sweep: one live line with runs, rate, time left, failures. Quiet when nobody looks."""
+    console = console or Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda tally: None
+        return
+    start_s = time.monotonic()
+    columns = (BarColumn(bar_width=24), TextColumn("{task.description}"))
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda tally: bar.update(
+            task, completed=tally.spent_s, total=tally.expected_s, description=_line(tally, time.monotonic() - start_s)
+        )
+
+
+def _line(tally: "Tally", passed_s: float) -> str:
+    """Runs done and wanted, rate, time left, failures. Time left goes by the runs' estimated seconds, not their number."""
+    parts = [f"{tally.kept + tally.done} of {tally.runs} runs"]
+    if tally.done:
+        parts.append(f"{tally.done / passed_s:.3g} runs/s")
+        parts.append(f"{duration(passed_s * (tally.expected_s / tally.spent_s - 1))} left")
+    if tally.errors:
+        parts.append(f"[red]{len(tally.errors)} failed[/red]")
+    return ", ".join(parts)
+
+
+def duration(seconds: float) -> str:
+    """Seconds for people: 40 s, 3 min, 2.5 h."""
+    if seconds < 100:
+        return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.2g} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"

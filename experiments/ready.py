@@ -63,6 +63,11 @@ def worker_of(work: Ready) -> Int32:
     return assign(workload.router, len(work.requests), workload.workers, work.requests.session, rng)
 
 
+def draws(spec: Spec) -> bool:
+    """Whether `workload.seed` changes anything: whoever draws from it is named here, and sweeps repeat such runs."""
+    return spec.workload.router == "random" and spec.workload.workers > 1
+
+
 def part_of(work: Ready, workers: Int32, worker: int) -> Part:
     """One worker's share."""
     rows = np.flatnonzero(workers == worker).astype(np.int64)

@@ -1,4 +1,4 @@
-"""What `kvtier replay` and `kvtier sweep` do once their options are read."""
+"""What `kvtier replay` and `kvtier explain` do once their options are read."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -6,10 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from experiments import console
-from experiments.grid import axes
-from experiments.load import finished, load, read, split, value_of
+from experiments.load import load
 from experiments.progress import progress
-from experiments.sweep import Sweep, sweep
 from experiments.trace import Trace
 
 
@@ -57,29 +55,3 @@ def explained(
     if json is not None:
         console.write_json(asdict(story), json)
     return [] if json == "-" else list(lines(story))
-
-
-def swept(
-    trace: Trace,
-    spec: str | None,
-    settings: Sequence[str],
-    grid: Sequence[str],
-    out: Path,
-    *,
-    timing: bool,
-    workers: int | None,
-    command: Sequence[str],
-) -> Path:
-    """Run a sweep and return its table's path. Notes and the number of failed runs go to stderr."""
-    draft = read(spec)
-    pairs = [(key, value_of(text)) for key, text in map(split, settings)]
-    notes = finished(draft, pairs)[1]
-    task = Sweep(draft, pairs, axes(grid), trace, out, timing, workers, [Path(command[0]).name, *command[1:]])
-    from experiments.run import run
-
-    with progress("runs") as report:
-        rows = sweep(task, run, report)
-    failed = [row["error"] for row in rows if row["error"]]
-    some = [f"{len(failed)} of {len(rows)} runs failed; the first: {failed[0]}"] if failed else []
-    console.note([*notes, *trace.requests().notes, *some])
-    return out / "sweep.parquet"

@@ -8,6 +8,8 @@ from typing import Any
 
 import pandas as pd
 
+from reports.rows import PLAN, ROWS, joined, plan_of, rows_by_key
+
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """The words for `known`: the ones like `name`, or all."""
@@ -29,16 +31,19 @@ def require(frame: pd.DataFrame, name: str) -> str:
 
 
 def read_sweep(directory: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """The table of a sweep and what it was made from."""
+    """The table of a sweep and what it was made from; of one that was killed, the rows that it kept."""
     if not directory.is_dir():
         raise ValueError(f"{directory}: no such directory")
     path = directory / "sweep.parquet"
-    if not path.exists():
+    if path.exists():
+        frame = pd.read_parquet(path)
+    elif (directory / PLAN).exists():
+        frame = pd.DataFrame(joined(plan_of(directory), rows_by_key(directory / ROWS))).convert_dtypes()
+    else:
         raise ValueError(
             f"{directory}: no sweep.parquet in it; `kvtier sweep TRACE --grid ... --out {directory}` makes one"
         )
     about = directory / "about.json"
-    frame = pd.read_parquet(path)
     if frame.empty:
         raise ValueError(f"{path}: the sweep has no rows")
     return frame, json.loads(about.read_text(encoding="utf-8")) if about.exists() else {}

@@ -1,6 +1,5 @@
-"""The commands that replay a trace, once or many times, and those that read what they wrote."""
+"""The commands that replay a trace, and the demo."""
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -50,63 +49,6 @@ def explain(
 
     check_target(json)
     for line in explained(trace.source(), configured.spec, configured.settings(), request, json, timing=not no_timing):
-        typer.echo(line)
-
-
-@o.bundled
-def sweep(
-    trace: o.TraceOptions,
-    grid: Annotated[list[str], typer.Option(metavar="KEY=VALUES", help="a,b,c or start:stop:step, both included.")],
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the results go.")],
-    configured: o.SpecOptions,
-    jobs: Annotated[int | None, typer.Option(min=1, help="Processes; one a core otherwise.")] = None,
-    no_timing: o.NoTiming = False,
-) -> None:
-    """Replay a trace for every combination of settings, over all cores.
-
-    Example: [bold]kvtier sweep mooncake_conversation --spec mooncake_hour \
---grid tokens_per_block=32,64 --out runs/hour[/bold]
-    """
-    from experiments.replay import swept
-
-    table = swept(
-        trace.source(),
-        configured.spec,
-        configured.settings(),
-        grid,
-        out,
-        timing=not no_timing,
-        workers=jobs,
-        command=sys.argv,
-    )
-    typer.echo(table)
-
-
-def pareto(
-    directory: o.Directory,
-    x: Annotated[str, typer.Option("--x", help="Column of the horizontal axis, e.g. moved_bytes.")],
-    y: Annotated[str, typer.Option("--y", help="Column of the vertical axis, e.g. hit_rate_tokens.")],
-    out: Annotated[Path | None, typer.Option(metavar="FILE.png", help="The plot; in DIR otherwise.")] = None,
-) -> None:
-    """Plot the runs of a sweep, mark those no other run beats, and write them to a CSV beside the plot.
-
-    Example: [bold]kvtier pareto runs/hour --x moved_bytes --y hit_rate_tokens[/bold]
-    """
-    from reports.choice import choose, lines
-
-    choice = choose(directory, x, y, out)
-    for line in [*lines(choice, x, y), choice.plot, choice.table]:
-        typer.echo(line)
-
-
-def why(directory: o.Directory) -> None:
-    """Explain a sweep: which blocks stopped moving, what that saved and cost, what the block size loses.
-
-    Example: [bold]kvtier why kvtier-demo/hour[/bold]
-    """
-    from experiments.why import why as explained
-
-    for line in explained(directory):
         typer.echo(line)
 
 

@@ -156,8 +156,15 @@ def test_version_and_help_work_without_a_trace() -> None:
         (["curve", "TRACE", "--capacity", "0"], "--capacity 0: must be a whole number"),
         (["curve", "TRACE", "--capacity", "5", "--policy", "mru"], "policy is 'mru'; known"),
         (["sweep", "TRACE", "--grid", "tokens_per_block=", "--out", "OUT"], "no values"),
+        (["sweep", "TRACE", "--grid", "tokens_per_block=32"], "give --out DIR"),
+        (["sweep", "TRACE", "--out", "OUT"], "nothing is varied"),
+        (
+            ["sweep", "TRACE", "--grid", "workers=1,2", "--out", "OUT", "--engine", "ray"],
+            "--engine is ray; known: local",
+        ),
+        (["sweep", "mooncake_hour", "--out", "OUT"], "no sweep section in it"),
+        (["sweep", "status", "OUT"], "no sweep in it"),
         (["sweep", "TRACE", "--grid", "tokens_per_block=32,0", "--out", "OUT"], "tokens_per_block is 0"),
-        (["sweep", "TRACE", "--grid", "gpu_blocks=1", "--out", "OUT", "--jobs", "1"], "all 1 runs failed"),
         (["pareto", "OUT", "--x", "a", "--y", "b"], "no such directory"),
     ],
 )
@@ -186,8 +193,68 @@ def test_pareto_lists_the_columns_near_a_wrong_name(trace: str, tmp_path: Path) 
 
 def test_some_failed_runs_are_counted_on_stderr_and_the_rest_is_kept(trace: str, tmp_path: Path) -> None:
     result = kvtier("sweep", trace, "--grid", "gpu_blocks=1,50", "--jobs", 1, "--out", tmp_path)
-    assert result.exit_code == 0
+    assert result.exit_code == 1
     assert "1 of 2 runs failed; the first: request 0 needs 19 blocks" in result.stderr
+    assert kvtier("sweep", "status", tmp_path).stdout.splitlines()[1:] == [
+        "done 1, failed 1, left 0",
+        "computing took 0 s; not running now",
+        "failed: request 0 needs 19 blocks, the GPU pool has 1; raise gpu_blocks or set too_long to drop",
+        f"to go on: {' '.join([Path(sys.argv[0]).name, *sys.argv[1:]])}",
+    ]
+
+
+def test_sweep_of_failures_only_is_an_error(trace: str, tmp_path: Path) -> None:
+    result = kvtier("sweep", trace, "--grid", "gpu_blocks=1", "--jobs", 1, "--out", tmp_path)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.splitlines()[-1].startswith("kvtier: all 1 runs failed; the first: request 0 needs 19 blocks")
+
+
+def test_dry_run_says_what_would_run_and_writes_nothing(trace: str, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    grid = ("--grid", "tokens_per_block=16,32", "--grid", "secondary_offload_min_priority=40,50")
+    result = kvtier("sweep", trace, *grid, "--jobs", 1, "--out", out, "--dry-run")
+    assert result.exit_code == 0
+    assert re.fullmatch(
+        r"4 settings, 2 different runs\n2 runs on 1 core: about \S+ s, by figures of .*\n", result.stdout
+    )
+    assert not out.exists()
+    kvtier("sweep", trace, *grid, "--jobs", 1, "--out", out)
+    result = kvtier("sweep", trace, *grid, "--jobs", 1, "--out", out, "--dry-run")
+    assert result.stdout == f"4 settings, 2 different runs, 2 of them in {out}\nnothing is left to run\n"
+
+
+def test_sweep_file_needs_nothing_else_and_the_command_line_goes_on_top(
+    trace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.yaml").write_text(f"trace: {trace}\nsweep:\n  grid: {{tokens_per_block: [16, 32]}}\n", encoding="utf-8")
+    result = kvtier("sweep", "mine.yaml", "--jobs", 1)
+    assert (result.exit_code, result.stdout) == (0, "mine/sweep.parquet\n")
+    kvtier("sweep", "mine.yaml", "--grid", "gpu_blocks=50,60", "--limit", 1, "--jobs", 1, "--out", "more")
+    frame = pd.read_parquet("more/sweep.parquet")
+    assert frame[["tokens_per_block", "gpu_blocks"]].to_numpy().tolist() == [[16, 50], [16, 60], [32, 50], [32, 60]]
+    assert frame["requests"].tolist() == [1] * 4
+
+
+def test_repeats_of_runs_that_draw_nothing_are_left_out_with_a_note(trace: str, tmp_path: Path) -> None:
+    result = kvtier("sweep", trace, "--grid", "workers=1,2", "--repeats", 3, "--jobs", 1, "--out", tmp_path)
+    assert "nothing in these runs is random" in result.stderr
+    assert len(pd.read_parquet(tmp_path / "sweep.parquet")) == 2
+    kvtier(
+        "sweep",
+        trace,
+        "--grid",
+        "workers=1,2",
+        "--set",
+        "router=random",
+        "--repeats",
+        3,
+        "--jobs",
+        1,
+        "--out",
+        tmp_path,
+    )
+    assert pd.read_parquet(tmp_path / "sweep.parquet")["seed"].tolist() == [0, 1, 2] * 2
 
 
 @pytest.mark.parametrize("arguments", [["replay"], ["replay", "t", "--nonsense"], ["nonsense"], ["sweep", "t"]])
@@ -204,7 +271,7 @@ def test_ctrl_c_is_one_line_and_exit_code_130(trace: str) -> None:
 def test_ctrl_c_in_a_sweep_keeps_what_is_finished(trace: str, tmp_path: Path) -> None:
     result = kvtier("sweep", trace, "--grid", "gpu_blocks=11:14:1", "--jobs", 1, "--out", tmp_path)
     assert result.exit_code == 130
-    assert result.stderr == f"kvtier: stopped; 2 of 4 runs are kept in {tmp_path}\n"
+    assert result.stderr.splitlines()[-1] == f"kvtier: stopped; 2 of 4 runs are kept in {tmp_path}"
     assert pd.read_parquet(tmp_path / "sweep.parquet")["gpu_blocks"].tolist() == [11, 12]
 
 

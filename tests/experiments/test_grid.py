@@ -52,8 +52,3 @@ def test_every_combination_comes_once_with_the_last_key_fastest() -> None:
 def test_bad_grid_is_refused_with_the_reason(texts: list[str], words: str) -> None:
     with pytest.raises(SpecError, match=words):
         axes(texts)
-
-
-def test_grid_of_a_million_runs_is_refused() -> None:
-    with pytest.raises(SpecError, match="1000000 runs"):
-        points({"a": list(range(1000)), "b": list(range(1000))})

@@ -1,0 +1,95 @@
+"""The commands that replay a trace many times, and those that read what they wrote."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from experiments import options as o
+
+
+@o.bundled
+def sweep(
+    trace: o.StudyOptions,
+    grid: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUES", help="a,b,c or start:stop:step, both included.")
+    ] = None,
+    *,
+    configured: o.SpecOptions,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where the results go; a file's own name otherwise.")
+    ] = None,
+    repeats: Annotated[int | None, typer.Option(min=1, help="Seeds of each setting, where anything is random.")] = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Processes; one a core otherwise.")] = None,
+    engine: Annotated[str, typer.Option(help="local, dask (a cluster, see --address) or slurm.")] = "local",
+    address: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="The Dask scheduler; own processes otherwise.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would run and how long it takes.")] = False,
+    no_timing: o.NoTiming = False,
+) -> None:
+    """Replay a trace for every combination of settings, over all cores. Started again, it goes on where it stopped.
+
+    TRACE may be a sweep file: spec, trace and what to vary in one YAML. Exit code 1 if any run failed.
+    Example: [bold]kvtier sweep mooncake_conversation --spec mooncake_hour \\
+--grid tokens_per_block=512,1024 --grid secondary_offload_min_priority=0,40,60 --out runs/hour[/bold]
+    """
+    from experiments.sweeping import Wish, engine_of, place_of, plan_lines, swept
+
+    place = place_of(trace.trace, out)
+    wish = Wish(
+        trace.source(), configured.spec, configured.settings(), grid or (), repeats, False if no_timing else None
+    )
+    task = wish.task()
+    made_by = engine_of(engine, jobs, address, place, task)
+    for line in plan_lines(task, place, jobs):
+        typer.echo(line, err=not dry_run)
+    if not dry_run:
+        rows = swept(task, place, made_by, sys.argv)
+        typer.echo(place / "sweep.parquet")
+        raise typer.Exit(any(row["error"] for row in rows))
+
+
+def sweep_status(directory: o.Directory, json: o.Json = None) -> None:
+    """Say how far a sweep is: done, failed and left, whether it runs now, how to go on.
+
+    Example: [bold]kvtier sweep status runs/hour[/bold]
+    """
+    from experiments.console import write_json
+    from experiments.sweeping import status, status_lines
+
+    found = status(directory)
+    if json is not None:
+        write_json(found, json)
+    if json != "-":
+        for line in status_lines(found):
+            typer.echo(line)
+
+
+def pareto(
+    directory: o.Directory,
+    x: Annotated[str, typer.Option("--x", help="Column of the horizontal axis, e.g. moved_bytes.")],
+    y: Annotated[str, typer.Option("--y", help="Column of the vertical axis, e.g. hit_rate_tokens.")],
+    out: Annotated[Path | None, typer.Option(metavar="FILE.png", help="The plot; in DIR otherwise.")] = None,
+) -> None:
+    """Plot the runs of a sweep, mark those no other run beats, and write them to a CSV beside the plot.
+
+    Example: [bold]kvtier pareto runs/hour --x moved_bytes --y hit_rate_tokens[/bold]
+    """
+    from reports.choice import choose, lines
+
+    choice = choose(directory, x, y, out)
+    for line in [*lines(choice, x, y), choice.plot, choice.table]:
+        typer.echo(line)
+
+
+def why(directory: o.Directory) -> None:
+    """Explain a sweep: which blocks stopped moving, what that saved and cost, what the block size loses.
+
+    Example: [bold]kvtier why kvtier-demo/hour[/bold]
+    """
+    from experiments.why import why as explained
+
+    for line in explained(directory):
+        typer.echo(line)
