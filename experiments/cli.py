@@ -43,9 +43,7 @@ def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())
 
 
-app = typer.Typer(
-    cls=Commands, no_args_is_help=True, add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False
-)
+app = typer.Typer(cls=Commands, no_args_is_help=True, rich_markup_mode="rich", pretty_exceptions_enable=False)
 
 
 def _version(wanted: bool) -> None:
