@@ -9,7 +9,7 @@ from typing import Any
 
 from traces import fields
 from traces.collect import Collector, Convention, Row, collected
-from traces.errors import Place
+from traces.errors import SKIP, Place
 from traces.intern import Interner
 from traces.options import ReadOptions
 from traces.order import FileOrder
@@ -71,9 +71,9 @@ def _requests(
         request = fields.fields_of(value, inner)
         since_start = fields.number(request, ("t",), inner)
         if since_start is None:
-            raise inner.error(f"t (seconds since the session began) is missing; {fields.SKIP}")
+            raise inner.error(f"t (seconds since the session began) is missing; {SKIP}")
         if request.get("type") == "subagent" and len(session) > DEEPEST:
-            raise inner.error(f"sub-agents are nested more than {DEEPEST} deep; {fields.SKIP}")
+            raise inner.error(f"sub-agents are nested more than {DEEPEST} deep; {SKIP}")
         if request.get("type") == "subagent":
             agent = fields.label(request, ("agent_id",), inner) or str(number)
             yield from _requests(request, inner, to, ids, (*session, agent), spawned_at + since_start)

@@ -7,6 +7,7 @@ for a fault of the file.
 from typing import Any, NamedTuple
 
 SHOWN_CHARACTERS = 40
+SKIP = "--skip-bad-lines leaves such lines out"
 
 
 class TraceError(ValueError):

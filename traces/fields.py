@@ -4,12 +4,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from traces.errors import Place, TraceError, shown
+from traces.errors import SKIP, Place, TraceError, shown
 
 INT32_MAX = 2**31 - 1
 LARGEST = 2.0**63
 SURROGATE = re.compile(r"[\ud800-\udfff]")
-SKIP = "--skip-bad-lines leaves such lines out"
 
 
 def fields_of(value: Any, place: Place) -> Mapping[str, Any]:

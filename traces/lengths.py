@@ -12,7 +12,7 @@ from typing import Any
 
 from traces import fields
 from traces.collect import Collector, Convention, Row, collected
-from traces.errors import Place, TraceError, shown
+from traces.errors import SKIP, Place, TraceError, shown
 from traces.options import ReadOptions
 from traces.order import FileOrder
 from traces.source import Source
@@ -83,7 +83,7 @@ def _values(source: Source, columns: Columns) -> Iterator[tuple[Place, Any]]:
         if len(cells) == len(header):
             yield place, dict(zip(header, cells, strict=True))
         else:
-            yield place, place.error(f"{len(cells)} columns, the header has {len(header)}; {fields.SKIP}")
+            yield place, place.error(f"{len(cells)} columns, the header has {len(header)}; {SKIP}")
 
 
 def cells_of(text: str) -> list[str]:
@@ -135,4 +135,4 @@ def nanoseconds(text: str, place: Place) -> int:
 
 
 def _not_a_date(text: str, place: Place) -> TraceError:
-    return place.error(f"{shown(text)} is not a date such as 2023-11-16 18:17:03.9799600; {fields.SKIP}")
+    return place.error(f"{shown(text)} is not a date such as 2023-11-16 18:17:03.9799600; {SKIP}")

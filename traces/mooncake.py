@@ -9,7 +9,7 @@ from typing import Any
 
 from traces import fields
 from traces.collect import Collector, Convention, Row, collected
-from traces.errors import Place
+from traces.errors import SKIP, Place
 from traces.intern import Interner
 from traces.options import ReadOptions
 from traces.order import FileOrder
@@ -53,7 +53,7 @@ def read_bailian(source: Source, options: ReadOptions) -> FileOrder:
         row = fields.fields_of(value, place)
         chat = fields.label(row, ("chat_id",), place)
         if chat is None:
-            raise place.error(f"chat_id is missing; {fields.SKIP}")
+            raise place.error(f"chat_id is missing; {SKIP}")
         parent[chat] = fields.label(row, ("parent_chat_id",), place)
         yield from _rows(value, place, to, ids, session=chat)
 

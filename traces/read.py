@@ -13,7 +13,7 @@ from traces import claude_code, dynamo, fields, lengths, mooncake, parquet, toke
 from traces.errors import TraceError, shown
 from traces.options import ReadOptions
 from traces.order import FileOrder, streamed, whole
-from traces.source import PARQUET_MAGIC, Source
+from traces.source import PARQUET_MAGIC, Source, located
 from traces.stream import Stream, in_pieces, joined
 from traces.workloads import PREFIX, generated
 
@@ -72,28 +72,12 @@ def _found(trace: str | Path, format: str | None, options: ReadOptions) -> tuple
     if str(trace).startswith(PREFIX):
         options.refuse_for(str(trace))
         return in_pieces(generated(str(trace))), ""
-    source = located(trace)
+    source = located(trace, samples())
     name = format or detected(source, options)
     known_block = SAMPLE_BLOCK_TOKENS.get(source.sample)
     if options.trace_block_size is None and known_block is not None:
         options = replace(options, trace_block_size=known_block)
     return FORMATS[name].read(source, options), name
-
-
-def located(trace: str | Path) -> Source:
-    """The file behind a path or the name of a sample."""
-    path = Path(trace)
-    try:
-        if path.is_dir():
-            raise TraceError(f"{trace}: is a directory; name one trace file in it")
-        if path.exists():
-            return Source(path, str(trace))
-    except OSError as error:
-        raise TraceError(f"{trace}: cannot be read: {error.strerror}") from None
-    bundled = samples()
-    if str(trace) in bundled:
-        return Source(bundled[str(trace)], str(trace), sample=str(trace))
-    raise TraceError(f"{trace}: no such file; the bundled samples are {', '.join(bundled)}")
 
 
 def detected(source: Source, options: ReadOptions) -> str:
@@ -108,7 +92,7 @@ def detected(source: Source, options: ReadOptions) -> str:
 
 def first_row(source: Source, options: ReadOptions) -> Mapping[str, Any]:
     """The fields by which a trace is recognised: of its first JSON row, or of its CSV header."""
-    if source.magic() == PARQUET_MAGIC:
+    if source.is_parquet:
         return {PARQUET_MAGIC.decode(): None}
     _, text = next(source.lines(), (None, ""))
     if text and text[0] not in "[{" and "," in text:

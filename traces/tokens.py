@@ -13,7 +13,7 @@ from typing import Any
 
 from traces import fields
 from traces.collect import Collector, Convention, Row, collected
-from traces.errors import Place, shown
+from traces.errors import SKIP, Place, shown
 from traces.options import ReadOptions
 from traces.order import FileOrder
 from traces.source import Source
@@ -72,7 +72,7 @@ def _read(source: Source, options: ReadOptions, dialect: Dialect) -> FileOrder:
 def _row(row: Mapping[str, Any], place: Place, to: Collector, dialect: Dialect) -> Row:
     prompt = _token_ids(row, dialect.prompt_ids, place)
     if not prompt:
-        raise place.error(f"{dialect.prompt_ids} is missing or empty; every request needs a prompt; {fields.SKIP}")
+        raise place.error(f"{dialect.prompt_ids} is missing or empty; every request needs a prompt; {SKIP}")
     _must_agree(fields.tokens(row, dialect.prompt_length, place, at_least=1), prompt, dialect.prompt_ids, place)
     output = _token_ids(row, dialect.output_ids, place)
     if output is None:
@@ -98,13 +98,11 @@ def _token_ids(row: Mapping[str, Any], name: str, place: Place) -> Sequence[int]
     if set(map(type, ids)) != {int} or min(ids) < 0 or max(ids) > fields.INT32_MAX:
         wrong = next(i for i in ids if type(i) is not int or not 0 <= i <= fields.INT32_MAX)
         raise place.error(
-            f"{name} holds {shown(wrong)}; a token id is a whole number from 0 to {fields.INT32_MAX}; {fields.SKIP}"
+            f"{name} holds {shown(wrong)}; a token id is a whole number from 0 to {fields.INT32_MAX}; {SKIP}"
         )
     return ids
 
 
 def _must_agree(length: int | None, ids: Sequence[int], name: str, place: Place) -> None:
     if length is not None and length != len(ids):
-        raise place.error(
-            f"{name} has {len(ids)} ids and the stated length is {length}; they must agree; {fields.SKIP}"
-        )
+        raise place.error(f"{name} has {len(ids)} ids and the stated length is {length}; they must agree; {SKIP}")

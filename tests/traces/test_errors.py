@@ -127,7 +127,7 @@ def test_a_missing_file_lists_the_samples() -> None:
 
 
 def test_a_directory_is_refused(tmp_path: Path) -> None:
-    assert outcome(tmp_path) == f"{tmp_path}: is a directory; name one trace file in it"
+    assert outcome(tmp_path) == f"{tmp_path}: cannot be read: it is a directory; name one trace file in it"
 
 
 def test_a_path_too_long_for_the_system_is_refused() -> None:
