@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 TRACE = "Reading the trace"
 POOLS = "Pool sizes"
+CLOCK = "When requests come"
 
 TraceName = Annotated[str, Argument(metavar="TRACE", help="A file, a bundled sample's name, or synthetic:NAME.")]
 StudyName = Annotated[
@@ -55,6 +56,19 @@ HostTokens = Annotated[str | None, Option(metavar="N", help="Host pool, tokens."
 HostBlocks = Annotated[str | None, Option(metavar="N", help="Host pool, blocks.", rich_help_panel=POOLS)]
 DiskTokens = Annotated[str | None, Option(metavar="N", help="Disk tier, tokens (cascade).", rich_help_panel=POOLS)]
 
+RateScale = Annotated[
+    float | None,
+    Option(metavar="X", help="Divide arrival and think times by X: 2 is twice the load.", rich_help_panel=CLOCK),
+]
+Concurrency = Annotated[
+    int | None,
+    Option(
+        metavar="N",
+        help="N requests in flight instead of arrival times; a session's next turn waits for its previous one.",
+        rich_help_panel=CLOCK,
+    ),
+]
+
 Device = Annotated[str, Option(help="cpu (host memory stands in for the GPU's) or cuda:0.")]
 Storage = Annotated[Path | None, Option(metavar="DIR", help="Where slot files of the disk tier lie.")]
 
@@ -92,7 +106,7 @@ class StudyOptions(TraceOptions):
 
 @dataclass(frozen=True)
 class SpecOptions:
-    """The configuration of a run: a file, single keys, pool sizes."""
+    """The configuration of a run: a file, single keys, pool sizes, arrivals."""
 
     spec: SpecFile = None
     set_: Settings = None
@@ -101,6 +115,8 @@ class SpecOptions:
     host_tokens: HostTokens = None
     host_blocks: HostBlocks = None
     disk_tokens: DiskTokens = None
+    rate_scale: RateScale = None
+    concurrency: Concurrency = None
 
     def settings(self) -> list[str]:
         """All changes to the file as `key=value`; giving one pool twice is refused."""
@@ -108,8 +124,9 @@ class SpecOptions:
             if getattr(self, f"{tier}_tokens") is not None and getattr(self, f"{tier}_blocks") is not None:
                 raise ValueError(f"give --{tier}-tokens or --{tier}-blocks, not both")
         pools = ("gpu_tokens", "gpu_blocks", "host_tokens", "host_blocks", "disk_tokens")
-        given = {name: getattr(self, name) for name in pools}
-        return [*(self.set_ or []), *(f"capacity.{name}={value}" for name, value in given.items() if value is not None)]
+        given = {f"capacity.{name}": getattr(self, name) for name in pools}
+        given |= {"workload.rate_scale": self.rate_scale, "workload.concurrency": self.concurrency}
+        return [*(self.set_ or []), *(f"{key}={value}" for key, value in given.items() if value is not None)]
 
 
 def bundled(command: Callable[..., None]) -> Callable[..., None]:

@@ -131,18 +131,19 @@ def _times(requests: Requests, served: list[Served]) -> dict[str, Any]:
     if served[0].worker is None:
         return dict.fromkeys(names)
     n = len(requests)
-    first, last = np.empty(n), np.empty(n)
+    sent, first, last = np.empty(n), np.empty(n), np.empty(n)
     for part in served:
+        sent[part.rows] = part.outcome.sent_s
         first[part.rows], last[part.rows] = part.outcome.first_token_s, part.outcome.finish_s
     assert (last >= 0).all(), "a request never finished"
     several = requests.output_tokens > 1
     tpot = (last - first)[several] / (requests.output_tokens[several] - 1)
-    makespan = float(last.max() - requests.arrival_s[0])
+    makespan = float(last.max() - sent.min())
     clocks = np.array([part.worker.clock for part in served if part.worker is not None])
     return {
-        "ttft_s": _spread(first - requests.arrival_s),
+        "ttft_s": _spread(first - sent),
         "tpot_s": _spread(tpot),
-        "e2e_s": _spread(last - requests.arrival_s),
+        "e2e_s": _spread(last - sent),
         "output_tokens_per_s": int(requests.output_tokens.sum(dtype=np.int64)) / makespan if makespan > 0 else 0.0,
         "makespan_s": makespan,
         "compute_s": float(clocks[:, COMPUTE_S].sum()),

@@ -13,6 +13,7 @@ from experiments.spec import Spec
 from kvcache.request import Int32, Int64, Requests
 from kvcache.retention import RetentionColumns
 from sim.cluster import assign
+from sim.turns import Turns, turns_before
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,8 @@ def ready(spec: Spec, requests: Requests, *, timing: bool) -> Ready:
     requests, more = servable(spec, requests, the_plan)
     if timing:
         check_timed(spec, requests, the_plan)
+    elif spec.workload.takes_turns:
+        raise ValueError("workload.concurrency and wait_for_turns need a clock: leave out --no-timing, or them")
     notes = [*notes, *more, *the_plan.notes]
     if requests.unit_tokens > 1 and spec.kv_cache_config.tokens_per_block < requests.unit_tokens:
         notes.append(
@@ -68,6 +71,14 @@ def draws(spec: Spec) -> bool:
     return spec.workload.router == "random" and spec.workload.workers > 1
 
 
+def turns_of(work: Ready) -> Turns | None:
+    """Who waits for whom, where the workload section wants that."""
+    requests, workload = work.requests, work.spec.workload
+    if not workload.takes_turns:
+        return None
+    return Turns(turns_before(requests.session), np.nan_to_num(requests.think_s), workload.concurrency)
+
+
 def part_of(work: Ready, workers: Int32, worker: int) -> Part:
     """One worker's share."""
     rows = np.flatnonzero(workers == worker).astype(np.int64)
@@ -79,7 +90,8 @@ def scheduled(spec: Spec, requests: Requests) -> Requests:
     arrival = requests.arrival_s
     if spec.workload.spread_arrivals:
         arrival = _spread(arrival)
-    return replace(requests, arrival_s=np.ascontiguousarray(arrival / spec.workload.rate_scale))
+    scale = spec.workload.rate_scale
+    return replace(requests, arrival_s=np.ascontiguousarray(arrival / scale), think_s=requests.think_s / scale)
 
 
 def _spread(arrival: np.ndarray[Any, np.dtype[np.float64]]) -> np.ndarray[Any, np.dtype[np.float64]]:

@@ -12,11 +12,11 @@ import numpy as np
 
 from experiments.engines import cost_of, engine_of, lanes_of
 from experiments.outcome import Served, fold
-from experiments.ready import Ready, part_of, ready, whole, worker_of
+from experiments.ready import Ready, part_of, ready, turns_of, whole, worker_of
 from experiments.spec import Spec
 from kvcache.engine import make_outcome
 from kvcache.load import longest_blocks, prepare
-from kvcache.request import Requests
+from kvcache.request import Float64, Requests
 from kvcache.sequences import make_matches, make_sequences
 from kvcache.serve import replay_serial
 from sim.cluster import simulate
@@ -60,6 +60,15 @@ def _serial(work: Ready, progress: Progress | None) -> list[Served]:
     return [Served(part.rows, state, outcome, None)]
 
 
+def sent_s(work: Ready) -> Float64:
+    """When each request comes to its worker: its arrival, or what follows from the ends of others."""
+    sent = work.requests.arrival_s.copy()
+    if work.spec.workload.takes_turns:
+        for part in _timed(work, None, skip=True):
+            sent[part.rows] = part.outcome.sent_s
+    return sent
+
+
 def _timed(work: Ready, progress: Progress | None, *, skip: bool) -> list[Served]:
     workers, cost = worker_of(work), cost_of(work)
     parts = [part_of(work, workers, w) for w in range(work.spec.workload.workers)]
@@ -69,7 +78,7 @@ def _timed(work: Ready, progress: Progress | None, *, skip: bool) -> list[Served
         full = work.spec.overlap == "full"
         return [Worker(env, e, lanes_of(work, e.state), cost, overlap=full, skip=skip) for e in engines]
 
-    made = simulate(start, work.requests.arrival_s, workers, progress)
+    made = simulate(start, work.requests.arrival_s, workers, progress, turns_of(work))
     return [
         Served(part.rows, worker.engine.state, worker.engine.outcome, worker)
         for part, worker in zip(parts, made, strict=True)

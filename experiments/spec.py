@@ -203,6 +203,13 @@ class Workload(Section):
 
     workers: Count = Field(default=1, description="engines with a cache each")
     rate_scale: float = Field(default=1.0, gt=0, description="arrival rate over the trace's own; 2: twice as fast")
+    concurrency: Count | None = Field(
+        default=None, description="closed loop: requests in flight, instead of the trace's times; null: open loop"
+    )
+    wait_for_turns: bool = Field(
+        default=False,
+        description="open loop: a turn comes at its time, but not before its session's previous one ended",
+    )
     spread_arrivals: bool = Field(
         default=False, description="spread requests of one instant evenly up to the next instant"
     )
@@ -210,6 +217,20 @@ class Workload(Section):
     router: Literal["round_robin", "random", "session"] = Field(
         default="round_robin", description="which worker takes a request"
     )
+
+    @model_validator(mode="after")
+    def _one_clock(self) -> "Workload":
+        if self.concurrency is not None and (self.rate_scale != 1 or self.spread_arrivals or self.wait_for_turns):
+            raise ValueError(
+                "concurrency takes the place of the trace's times: rate_scale, spread_arrivals and wait_for_turns"
+                " have no meaning with it"
+            )
+        return self
+
+    @property
+    def takes_turns(self) -> bool:
+        """Some requests come when others have ended."""
+        return self.concurrency is not None or self.wait_for_turns
 
 
 class SystemPrompt(Section):

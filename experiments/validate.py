@@ -72,6 +72,8 @@ def validate(trace: Trace, spec: str | None, settings: list[str], options: Optio
     checked, notes = load(spec, given)
     if checked.workload.workers != 1:
         raise ValueError(f"workload.workers is {checked.workload.workers}; validation drives one worker")
+    if checked.workload.takes_turns:
+        raise ValueError("validation replays arrival times: leave out workload.concurrency and wait_for_turns")
     work = ready(checked, trace.requests(), timing=True)
     layout = Layout(work.plan.pools, work.plan.copy_bytes, work.plan.settings.tokens_per_block)
     recording = record(work)

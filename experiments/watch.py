@@ -10,6 +10,7 @@ import numpy as np
 
 from experiments.engines import cost_of, engine_of, lanes_of
 from experiments.ready import Part, Ready
+from experiments.run import sent_s
 from kvcache.engine import Engine
 from kvcache.line import N_ACTIVE, N_STARTED, REQUEST
 from kvcache.load import Load, longest_blocks, prepare
@@ -55,7 +56,7 @@ def _serial(work: Ready, part: Part, events: bool) -> Iterator[Moment]:
 def _timed(work: Ready, part: Part, events: bool) -> Iterator[Moment]:
     e = engine_of(work, part, events=events)
     lanes, overlap = lanes_of(work, e.state), work.spec.overlap == "full"
-    for now_s, after in steps(e, lanes, cost_of(work), part.requests.arrival_s, overlap=overlap):
+    for now_s, after in steps(e, lanes, cost_of(work), sent_s(work)[part.rows], overlap=overlap):
         started, running = _who(e) if after else ((), ())
         yield Moment(e.state, e.load, now_s, after, started, running)
 

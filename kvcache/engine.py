@@ -20,6 +20,7 @@ from kvcache.line import (
     L_POLICY,
     MAX_UTILIZATION,
     N_ACTIVE,
+    N_DONE,
     N_FREE_ROWS,
     N_KEYS,
     N_STARTED,
@@ -68,6 +69,7 @@ __all__ = [
     "is_idle",
     "make_engine",
     "make_outcome",
+    "may_finish",
 ]
 
 
@@ -226,6 +228,18 @@ def begin_step(e: Engine, now_s: float) -> bool:
 
 
 @loop
+def may_finish(e: Engine) -> bool:
+    """The step that runs may be some request's last one; False is certain."""
+    line = e.line
+    for i in range(line.meter[N_ACTIVE]):
+        row = line.rows[line.active[i]]
+        r = int(row[REQUEST])
+        if row[GENERATED] + 1 >= e.load.output[r] and (row[GENERATING] == 1 or row[TARGET] == prompt_of(e.load, r)):
+            return True
+    return False
+
+
+@loop
 def end_step(e: Engine, now_s: float) -> int:
     """The step ended at `now_s`: tokens appear, context blocks are stored, finished requests leave. Returns the tokens made."""
     line, meter, made = e.line, e.line.meter, 0
@@ -256,6 +270,8 @@ def end_step(e: Engine, now_s: float) -> int:
         r = int(row[REQUEST])
         if row[GENERATING] == 1 and row[GENERATED] >= e.load.output[r]:
             e.outcome.finish_s[r] = now_s
+            line.done[meter[N_DONE]] = r
+            meter[N_DONE] += 1
             finish(e.state, e.sequences, e.load, r, seq)
             line.free_rows[meter[N_FREE_ROWS]] = seq
             meter[N_FREE_ROWS] += 1

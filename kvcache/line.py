@@ -17,7 +17,8 @@ POLICIES = ("GUARANTEED_NO_EVICT", "MAX_UTILIZATION", "STATIC_BATCH", "VLLM", "V
 NO_EVICT, MAX_UTILIZATION, STATIC_BATCH, VLLM, VLLM_ASYNC = range(5)
 # Entries of `meter`. N_FLIGHT and the one after it (`kvcache.vllm_engine`): who makes a token in this step, in the next.
 WAIT_HEAD, WAIT_TAIL, N_ACTIVE, N_FREE_ROWS, N_STARTED, N_KEYS, STARVED, STEPS, PAUSES, N_FLIGHT = range(10)
-METERS = 11
+N_DONE = 11
+METERS = 12
 # Columns of `rows`.
 REQUEST, POSITION, TARGET, GENERATED, GENERATING = range(5)
 # Entries of `plan`: the step's work, in the units of `sim.cost.step_seconds_windowed`.
@@ -46,6 +47,7 @@ class Line(NamedTuple):
     keys: Array  # int32[2 * max_batch_size]: first new blocks that somebody computes in this step
     available: Array  # int64[window]
     skipped: Array  # int32: requests passed over in this step
+    done: Array  # int32: the first N_DONE are the requests that have ended, in the order in which they did
     meter: Array  # int64[METERS]
     plan: Array  # float64[2 * PLAN]: the step that runs; the one after it, where that is scheduled already
     limits: Array  # int64[5]
@@ -55,6 +57,7 @@ class Outcome(NamedTuple):
     """What became of each request (length n); times are seconds, -1 where it has not happened."""
 
     reused: Array  # int64 tokens
+    sent_s: Array  # when it came to the engine; written by whoever brings it
     start_s: Array
     first_token_s: Array
     finish_s: Array
@@ -83,7 +86,7 @@ class Limits(NamedTuple):
 
 def make_outcome(n: int) -> Outcome:
     """Columns for n requests, shared by all workers of a run."""
-    return Outcome(np.zeros(n, np.int64), np.full(n, -1.0), np.full(n, -1.0), np.full(n, -1.0))
+    return Outcome(np.zeros(n, np.int64), np.full(n, -1.0), np.full(n, -1.0), np.full(n, -1.0), np.full(n, -1.0))
 
 
 def make_engine(state: State, load: Load, outcome: Outcome, limits: Limits, positions: int) -> Engine:
@@ -107,6 +110,7 @@ def make_engine(state: State, load: Load, outcome: Outcome, limits: Limits, posi
         keys=np.zeros(2 * rows, np.int32),
         available=np.zeros(windows, np.int64),
         skipped=np.zeros(len(load.prompt) + 1, np.int32),
+        done=np.zeros(len(load.prompt), np.int32),
         meter=np.zeros(METERS, np.int64),
         plan=np.zeros(2 * PLAN),
         limits=np.array([rows, limits.max_num_tokens, limits.enable_chunked_prefill, unit, policy], np.int64),

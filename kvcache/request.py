@@ -18,6 +18,10 @@ Int64 = NDArray[np.int64]
 Float64 = NDArray[np.float64]
 
 
+COLUMNS = ("arrival_s", "prompt_tokens", "output_tokens", "session", "salt", "lora", "think_s")
+"""The columns of `Requests` that have one number a request."""
+
+
 @dataclass(frozen=True)
 class Labels:
     """One categorical column (tenant, type, model, ...): `codes` int32[n] into `names`; -1 means unknown."""
@@ -31,7 +35,8 @@ class Requests:
     """A workload, one row a request, in replay order (by arrival, ties in file order).
 
     Arrays of length n: `arrival_s` (seconds from the start, float64, not decreasing), `prompt_tokens`, `output_tokens`
-    (int32), `session` (dense session number, -1 = none known), `salt` and `lora` (namespace ids, -1 = none).
+    (int32), `session` (dense session number, -1 = none known), `salt` and `lora` (namespace ids, -1 = none), `think_s`
+    (float64, from the end of the session's previous request to this one; NaN where it is not known).
 
     `units[unit_offset[i]:unit_offset[i + 1]]` are the prompt's content units in order. Their number is
     ceil(prompt_tokens / unit_tokens), in which case the last unit may be short, or floor, in which case the tail of the
@@ -54,6 +59,7 @@ class Requests:
     session: Int32 = field(default_factory=lambda: np.empty(0, np.int32))
     salt: Int32 = field(default_factory=lambda: np.empty(0, np.int32))
     lora: Int32 = field(default_factory=lambda: np.empty(0, np.int32))
+    think_s: Float64 = field(default_factory=lambda: np.empty(0, np.float64))
     labels: Mapping[str, Labels] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
@@ -62,6 +68,8 @@ class Requests:
         for name in ("session", "salt", "lora"):
             if len(getattr(self, name)) == 0 and n:
                 object.__setattr__(self, name, np.full(n, -1, np.int32))
+        if len(self.think_s) == 0 and n:
+            object.__setattr__(self, "think_s", np.full(n, np.nan))
         if self.unit_tokens < 1:
             raise ValueError(f"unit_tokens is {self.unit_tokens}; it must be at least 1")
         if len(self.unit_offset) != n + 1:
@@ -79,10 +87,7 @@ class Requests:
     def head(self, n: int) -> Self:
         """The first n requests as a workload of their own (arrays are views)."""
         n = min(n, len(self))
-        rows: dict[str, Any] = {
-            name: getattr(self, name)[:n]
-            for name in ("arrival_s", "prompt_tokens", "output_tokens", "session", "salt", "lora")
-        }
+        rows: dict[str, Any] = {name: getattr(self, name)[:n] for name in COLUMNS}
         rows["unit_offset"] = self.unit_offset[: n + 1]
         rows["units"] = self.units[: self.unit_offset[n]]
         if self.output_offset is not None and self.output_units is not None:
@@ -93,10 +98,7 @@ class Requests:
 
     def take(self, rows: Int64) -> Self:
         """The requests of these row numbers (ascending), as a workload of their own."""
-        columns: dict[str, Any] = {
-            name: getattr(self, name)[rows]
-            for name in ("arrival_s", "prompt_tokens", "output_tokens", "session", "salt", "lora")
-        }
+        columns: dict[str, Any] = {name: getattr(self, name)[rows] for name in COLUMNS}
         columns["unit_offset"], columns["units"] = _gathered(self.unit_offset, self.units, rows)
         if self.output_offset is not None and self.output_units is not None:
             columns["output_offset"], columns["output_units"] = _gathered(self.output_offset, self.output_units, rows)

@@ -25,6 +25,7 @@ from kvcache.line import (
     L_POLICY,
     L_TOKENS,
     N_ACTIVE,
+    N_DONE,
     N_FLIGHT,
     N_FREE_ROWS,
     N_STARTED,
@@ -349,6 +350,19 @@ def _drop_done(e: Engine) -> None:
 
 
 @loop
+def vllm_may_finish(e: Engine) -> bool:
+    """The step that runs may be some request's last one; False is certain."""
+    line = e.line
+    for j in range(line.meter[N_FLIGHT]):
+        seq, r = int(line.batch[F_ROW, j]), int(line.batch[F_REQUEST, j])
+        row = line.rows[seq]
+        generated = row[GENERATED] if row[REQUEST] == r else e.load.resumed[r]
+        if generated + 1 >= _wanted(e, r):
+            return True
+    return False
+
+
+@loop
 def vllm_end(e: Engine, now_s: float) -> int:
     """The step ended at `now_s`: tokens come out, finished requests hand their blocks back. Returns the tokens made."""
     line, made = e.line, 0
@@ -370,6 +384,8 @@ def vllm_end(e: Engine, now_s: float) -> int:
             e.outcome.first_token_s[r] = now_s
         if generated >= _wanted(e, r):
             e.outcome.finish_s[r] = now_s
+            line.done[line.meter[N_DONE]] = r
+            line.meter[N_DONE] += 1
             done = True
             if not here:
                 _leave_line(e, r)

@@ -4,6 +4,7 @@ Static means that the worker of a request follows from the trace alone (round ro
 at the workers are not here. It computes no result (`experiments.run` folds the outcome into a row).
 """
 
+import math
 from collections.abc import Callable, Generator
 from typing import Any
 
@@ -11,7 +12,8 @@ import numpy as np
 import simpy
 
 from kvcache.request import Float64, Int32, Int64
-from sim.worker import Worker
+from sim.turns import Turns, TurnTaking
+from sim.worker import Worker, until
 
 
 class Arrivals:
@@ -34,9 +36,21 @@ class Arrivals:
         self._progress = progress
 
     @property
-    def next_arrival_s(self) -> float:
-        """When the next request arrives; infinite after the last."""
-        return float(self._arrival_s[self._next]) if self._next < len(self._arrival_s) else float("inf")
+    def listens(self) -> bool:
+        """Arrivals are the trace's, whatever ends."""
+        return False
+
+    def ended(self, worker: Worker) -> None:
+        """Nobody waits for it."""
+
+    @property
+    def exhausted(self) -> bool:
+        """The last request has been delivered."""
+        return self._next == len(self._arrival_s)
+
+    def quiet_until_s(self, worker: Worker | None = None) -> float:
+        """When the next request arrives, whoever gets it; infinite after the last."""
+        return math.inf if self.exhausted else float(self._arrival_s[self._next])
 
     def deliver(self, now_s: float) -> None:
         """Hand over every request that has arrived by `now_s`."""
@@ -50,8 +64,8 @@ class Arrivals:
     def run(self) -> Generator[simpy.Event, Any, None]:
         """The trace as a SimPy process."""
         while self._next < len(self._arrival_s):
-            due_s = self.next_arrival_s
-            yield self._env.timeout(max(0.0, due_s - self._env.now))
+            due_s = self.quiet_until_s()
+            yield from until(self._env, due_s)
             self.deliver(due_s)
 
 
@@ -79,11 +93,14 @@ def simulate(
     arrival_s: Float64,
     worker_of: Int32,
     progress: Callable[[int, int], None] | None = None,
+    turns: Turns | None = None,
 ) -> list[Worker]:
-    """Run until the last request has ended; returns the workers as they are then."""
+    """Run until the last request has ended; returns the workers as they are then. `turns`: who waits for whom."""
     env = simpy.Environment()
     made = workers(env)
-    source = Arrivals(env, arrival_s, worker_of, made, progress)
+    source: Arrivals | TurnTaking = Arrivals(env, arrival_s, worker_of, made, progress)
+    if turns is not None:
+        source = TurnTaking(env, turns, arrival_s, worker_of, numbered(worker_of), made, progress)
     env.process(source.run())
     for worker in made:
         env.process(worker.run(source))

@@ -2,9 +2,11 @@
 
 It decides nothing (`kvcache.engine` does). A worker sleeps until a request arrives, then spends step after step: first the
 copies on their lanes, then the kernels (`overlap` "trtllm"), or both at once ("full", a what-if). Steps that nobody can
-disturb, because the next arrival lies behind them, are spent in one compiled call; the results are the same one by one.
+disturb, because the next arrival lies behind them and nobody waits for their end, are spent in one compiled call; the
+results are the same one by one.
 """
 
+import math
 from collections.abc import Generator, Iterator
 from typing import Any, Protocol
 
@@ -12,12 +14,13 @@ import numpy as np
 import simpy
 
 from kvcache.compiled import loop
-from kvcache.engine import Engine, arrive, begin_step, end_step, is_idle
+from kvcache.engine import Engine, arrive, begin_step, end_step, is_idle, may_finish
 from kvcache.line import (
     DECODE_CONTEXT,
     DECODE_SEQS,
     DECODE_WINDOW,
     N_ACTIVE,
+    N_DONE,
     PAUSES,
     PREFILL_CONTEXT,
     PREFILL_PAIRS,
@@ -28,7 +31,7 @@ from kvcache.line import (
 )
 from kvcache.rules import is_vllm, iteration
 from kvcache.tables import Array
-from kvcache.vllm_engine import vllm_begin, vllm_end
+from kvcache.vllm_engine import vllm_begin, vllm_end, vllm_may_finish
 from sim.cost import CostParams, step_seconds_windowed
 from sim.lanes import Lanes, copies_seconds
 
@@ -39,12 +42,22 @@ NOW_S, COMPUTE_S, COPY_WAIT_S, TOKENS_MADE = range(4)
 class Source(Protocol):
     """Where requests come from."""
 
+    @property
+    def listens(self) -> bool:
+        """Ends of requests make others arrive: it wants to know of them."""
+
+    def ended(self, worker: "Worker") -> None:
+        """A step of this worker has ended now; what arrives because of it is delivered later in the same instant."""
+
     def deliver(self, now_s: float) -> None:
         """Hand every request that has arrived by `now_s` to its worker."""
 
+    def quiet_until_s(self, worker: "Worker") -> float:
+        """Nothing arrives at this worker before, unless because of a request that ends there; infinite: never again."""
+
     @property
-    def next_arrival_s(self) -> float:
-        """When the next one arrives; infinite after the last."""
+    def exhausted(self) -> bool:
+        """Everything has been delivered."""
 
 
 @loop
@@ -75,28 +88,32 @@ def _spend(e: Engine, lanes: Lanes, cost: CostParams, clock: Array, overlap: boo
 
 
 @loop
-def run_span(e: Engine, lanes: Lanes, cost: CostParams, clock: Array, until_s: float, overlap: bool) -> bool:
+def run_span(
+    e: Engine, lanes: Lanes, cost: CostParams, clock: Array, until_s: float, overlap: bool, watched: bool
+) -> bool:
     """Spend steps from clock[NOW_S] on; the last one begun ends at or after `until_s` and is left for `end_step`.
 
-    clock[NOW_S] becomes its end. False: the engine has nothing to do.
+    `watched`: or it may be the last one of a request. clock[NOW_S] becomes its end. False: the engine has nothing to do.
     """
     while True:
         if not begin_step(e, clock[NOW_S]):
             return False
         _spend(e, lanes, cost, clock, overlap)
-        if clock[NOW_S] >= until_s:
+        if clock[NOW_S] >= until_s or (watched and may_finish(e)):
             return True
         clock[TOKENS_MADE] += end_step(e, clock[NOW_S])
 
 
 @loop
-def run_vllm_span(e: Engine, lanes: Lanes, cost: CostParams, clock: Array, until_s: float, overlap: bool) -> bool:
+def run_vllm_span(
+    e: Engine, lanes: Lanes, cost: CostParams, clock: Array, until_s: float, overlap: bool, watched: bool
+) -> bool:
     """`run_span` by vLLM's iteration."""
     while True:
         if not vllm_begin(e, clock[NOW_S]):
             return False
         _spend(e, lanes, cost, clock, overlap)
-        if clock[NOW_S] >= until_s:
+        if clock[NOW_S] >= until_s or (watched and vllm_may_finish(e)):
             return True
         clock[TOKENS_MADE] += vllm_end(e, clock[NOW_S])
 
@@ -108,10 +125,13 @@ def steps(
     once it is. Arrivals are those of the engine's own requests; the seconds are those that `Worker` spends.
     """
     now_s, arrived = 0.0, 0
+    order = np.argsort(arrival_s, kind="stable")
     begin, end = iteration(e)
     while True:
-        while arrived < len(arrival_s) and arrival_s[arrived] <= now_s:
-            arrive(e, arrived)
+        while arrived < len(arrival_s) and arrival_s[order[arrived]] <= now_s:
+            r = int(order[arrived])
+            e.outcome.sent_s[r] = arrival_s[r]
+            arrive(e, r)
             arrived += 1
         yield now_s, False
         if begin(e, now_s):
@@ -120,9 +140,16 @@ def steps(
             now_s += (max(0.0, copy_s - compute_s) if overlap else copy_s) + compute_s
             end(e, now_s)
         elif arrived < len(arrival_s):
-            now_s = float(arrival_s[arrived])
+            now_s = float(arrival_s[order[arrived]])
         else:
             return
+
+
+def until(env: simpy.Environment, time_s: float) -> Generator[simpy.Event, Any, None]:
+    """Wait until exactly `time_s`: a sum of floats may miss it by its last digit, and a second, short hop cannot."""
+    while env.now < time_s:
+        delay_s = time_s - env.now
+        yield env.timeout(delay_s if env.now + delay_s <= time_s else math.nextafter(delay_s, 0.0))
 
 
 class Worker:
@@ -145,6 +172,7 @@ class Worker:
 
     def arrive(self, request: int, arrival_s: float) -> None:
         """A request for this worker."""
+        self.engine.outcome.sent_s[request] = arrival_s
         arrive(self.engine, request)
         if self._asleep:
             self._asleep = False
@@ -154,18 +182,31 @@ class Worker:
     def run(self, source: Source) -> Generator[simpy.Event, Any, None]:
         """The worker's life as a SimPy process; it ends when nothing waits and nothing will arrive."""
         while True:
-            until_s = source.next_arrival_s if self._skip else float(self.clock[NOW_S])
-            if self._span(self.engine, self.lanes, self._cost, self.clock, until_s, self._overlap):
-                yield self._env.timeout(max(0.0, self.clock[NOW_S] - self._env.now))
+            until_s = source.quiet_until_s(self) if self._skip else float(self.clock[NOW_S])
+            if self._span(self.engine, self.lanes, self._cost, self.clock, until_s, self._overlap, source.listens):
+                yield from until(self._env, float(self.clock[NOW_S]))
                 self.clock[TOKENS_MADE] += self._end(self.engine, self.clock[NOW_S])
+                if source.listens:
+                    source.ended(self)
+                    yield self._env.timeout(0)  # until every step that ends now has ended
                 source.deliver(float(self.clock[NOW_S]))
                 continue
             if not is_idle(self.engine):
                 raise AssertionError(self._stuck())
-            if source.next_arrival_s == float("inf"):
-                return
             self._bell, self._asleep = self._env.event(), True
+            if source.exhausted:
+                return
             yield self._bell
+
+    @property
+    def quiet_until_s(self) -> float:
+        """No request ends here before; infinite while it sleeps."""
+        return math.inf if self._asleep else float(self.clock[NOW_S])
+
+    @property
+    def done(self) -> Array:
+        """Its own numbers of the requests that have ended, in that order."""
+        return self.engine.line.done[: self.engine.line.meter[N_DONE]]
 
     def _stuck(self) -> str:
         meter = self.engine.line.meter

@@ -85,11 +85,13 @@ def _request(
     request: Mapping[str, Any], place: Place, to: Collector, ids: Interner, session: tuple[str, ...], time_s: float
 ) -> Row:
     model = fields.label(request, ("model",), place)
+    took_s = fields.number(request, ("api_time",), place)
     labels = {"agent": "main" if len(session) == 2 else "sub-agent"}
     return Row(
         prompt_tokens=fields.prompt_tokens(request, ("in",), place),
         output_tokens=fields.output_tokens(request, ("out",), place, to.options.default_output),
         time=time_s,
+        ended=None if took_s is None else time_s + took_s,
         ids=ids.dense(fields.sequence(request, "hash_ids", place) or [], "hash_ids", place),
         session=session,
         labels=labels if model is None else labels | {"model": model},

@@ -5,6 +5,7 @@ It does not parse files: a reader hands it rows whose ids are dense numbers alre
 not with its length.
 """
 
+import math
 from array import array
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -34,6 +35,9 @@ class Row:
     time: int | float | None = None
     """When it arrives, or None: `delay` after the request before it in its session."""
     delay: int | float | None = None
+    """From the request before it in its session to this one: without a time, where it is; in any case, a think time."""
+    ended: int | float | None = None
+    """When it had been answered: whoever thinks, thinks from then on."""
     after: Sequence[Hashable] = ()
     """Names of requests after whose arrival `delay` counts, in the place of the one before in its session."""
     name: Hashable = None
@@ -83,6 +87,8 @@ class Collector:
         self._block: blocks.Block | None = None
         self._first_time: int | float | None = None
         self._last_time: dict[Hashable, int | float] = {}
+        self._last_end: dict[Hashable, int | float | None] = {}
+        self.ticks_per_s = TICKS_PER_S[options.time_unit or convention.time_unit]
         self._sessions, self._labels = Codes(), dict[str, Codes]()
         self._chain = Chain()
         self._n, self._n_delayed, self._n_untimed, self._n_orphans, self._n_private, self._n_silent = 0, 0, 0, 0, 0, 0
@@ -92,7 +98,7 @@ class Collector:
 
     def _clear(self) -> None:
         self._places: list[Place] = []
-        self._times = array("d")
+        self._times, self._think_s = array("d"), array("d")
         self._prompt, self._output = array("i"), array("i")
         self._ids, self._ids_end = array("i"), array("q", [0])
         self._all_ids, self._all_ids_end = array("i"), array("q", [0])
@@ -111,6 +117,7 @@ class Collector:
             self._first_time = time
         self._places.append(place)
         self._times.append(time - self._first_time)
+        self._think_s.append(self._thought(row, time) / self.ticks_per_s)
         self._prompt.append(row.prompt_tokens)
         self._output.append(row.output_tokens)
         self._ids.extend(row.ids)
@@ -173,6 +180,14 @@ class Collector:
                 self._last_time[name] = time
         return time
 
+    def _thought(self, row: Row, time: int | float) -> float:
+        """Ticks from the end of the request before it in its session; NaN where that is not known."""
+        before = None if row.session is None else self._last_end.get(row.session)
+        self._last_end[row.session] = row.ended
+        if row.delay is not None:
+            return float(row.delay)
+        return math.nan if before is None else max(0.0, float(time - before))
+
     def pieces(self, rows: Iterable[object]) -> Iterator[tuple[Requests, list[Place]]]:
         """The rows that come in, piece by piece, each with the places of its rows."""
         for _ in rows:
@@ -194,6 +209,7 @@ class Collector:
             source=self.source.name,
             unit_tokens=block,
             arrival_s=np.frombuffer(self._times, np.float64),
+            think_s=np.frombuffer(self._think_s, np.float64),
             prompt_tokens=prompt,
             output_tokens=output,
             unit_offset=ids_end,
@@ -346,8 +362,7 @@ def collected(
     """A trace in file order; bad lines stop it, or are counted where the user asked for that."""
     collector = Collector(source, options, convention)
     rows = _added(collector, rows_of, source.rows() if values is None else values)
-    unit = options.time_unit or convention.time_unit
-    return FileOrder(collector, TICKS_PER_S[unit], collector.pieces(rows))
+    return FileOrder(collector, collector.ticks_per_s, collector.pieces(rows))
 
 
 def _added(

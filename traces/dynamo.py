@@ -45,11 +45,13 @@ def _row(event: Mapping[str, Any], place: Place, to: Collector, ids: Interner) -
     if block_size is not None:
         to.state_block_size(block_size, place)
     model = fields.label(request, ("model",), place)
+    received, took = (fields.number(request, (name,), place) for name in ("request_received_ms", "total_time_ms"))
     hashes = fields.sequence(replay, "input_sequence_hashes", place) or []
     return Row(
         prompt_tokens=fields.prompt_tokens(replay, ("input_length",), place),
         output_tokens=fields.output_tokens(request, ("output_tokens",), place, to.options.default_output),
-        time=fields.number(request, ("request_received_ms",), place),
+        time=received,
+        ended=None if received is None or took is None else received + took,
         ids=ids.dense(hashes, "input_sequence_hashes", place),
         session=fields.label(agent, ("session_id",), place),
         labels={} if model is None else {"model": model},

@@ -1,8 +1,7 @@
 """Writes `Requests` to one Parquet file and reads them back exactly; it does not read anybody else's Parquet.
 
-One row a request. Columns: `arrival_s`, `prompt_tokens`, `output_tokens`, `session`, `salt`, `lora`, `units` (a list),
-`output_units` (a list, if known) and `label.NAME` (text); `unit_tokens`, `source` and the notes are in the metadata of
-the file under `kvtier`.
+One row a request. Columns: those of `kvcache.request.COLUMNS`, `units` (a list), `output_units` (a list, if known) and
+`label.NAME` (text); `unit_tokens`, `source` and the notes are in the metadata of the file under `kvtier`.
 """
 
 import json
@@ -12,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from kvcache.request import Int32, Int64, Labels, Requests
+from kvcache.request import COLUMNS, Int32, Int64, Labels, Requests
 from traces.errors import TraceError
 from traces.options import ReadOptions
 from traces.source import PARQUET_MAGIC, Source
@@ -20,7 +19,6 @@ from traces.stream import PIECE_REQUESTS, Stream, joined
 
 METADATA = b"kvtier"
 VERSION = 1
-PLAIN = ("arrival_s", "prompt_tokens", "output_tokens", "session", "salt", "lora")
 LABEL = "label."
 
 
@@ -34,7 +32,7 @@ def write_requests(requests: Requests, path: str | Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    columns: dict[str, Any] = {name: pa.array(getattr(requests, name)) for name in PLAIN}
+    columns: dict[str, Any] = {name: pa.array(getattr(requests, name)) for name in COLUMNS}
     columns["units"] = _lists(requests.unit_offset, requests.units)
     if requests.output_offset is not None and requests.output_units is not None:
         columns["output_units"] = _lists(requests.output_offset, requests.output_units)
@@ -90,12 +88,15 @@ def read_requests(path: str | Path) -> Requests:
 
 
 def _requests(table: Any, kept: Mapping[str, Any]) -> Requests:
+    columns = {*table.column_names, *COLUMNS}
+    if "think_s" not in table.column_names:  # written by an earlier version
+        columns.remove("think_s")
     unit_offset, units = _ragged(table.column("units"))
     output_offset, output_units = None, None
-    if "output_units" in table.column_names:
+    if "output_units" in columns:
         output_offset, output_units = _ragged(table.column("output_units"))
     return Requests(
-        **{name: table.column(name).to_numpy() for name in PLAIN},
+        **{name: table.column(name).to_numpy() for name in COLUMNS if name in columns},
         source=kept["source"],
         unit_tokens=kept["unit_tokens"],
         unit_offset=unit_offset,

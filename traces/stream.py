@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from kvcache.request import Int32, Int64, Labels, Requests
+from kvcache.request import COLUMNS, Int32, Int64, Labels, Requests
 from traces.doubts import Doubts
 
 PIECE_REQUESTS = 65_536
@@ -63,7 +63,6 @@ def joined(stream: Stream) -> Requests:
     return Requests(
         source=stream.source,
         unit_tokens=stream.unit_tokens,
-        arrival_s=np.concatenate([np.empty(0), *(piece.arrival_s for piece in pieces)]),
         unit_offset=unit_offset,
         units=units,
         output_offset=output_offset,
@@ -71,7 +70,8 @@ def joined(stream: Stream) -> Requests:
         labels=_labels(pieces),
         notes=tuple(stream.notes),
         **{
-            name: np.concatenate([np.empty(0, np.int32), *(getattr(piece, name) for piece in pieces)]) for name in PLAIN
+            name: np.concatenate([np.empty(0, np.int32), *(getattr(piece, name) for piece in pieces)])
+            for name in COLUMNS
         },
     )
 
@@ -79,9 +79,6 @@ def joined(stream: Stream) -> Requests:
 def offsets(lengths: Int64) -> Int64:
     """Where each row of these lengths begins, and where the last one ends."""
     return np.concatenate(([0], np.cumsum(lengths, dtype=np.int64))).astype(np.int64)
-
-
-PLAIN = ("prompt_tokens", "output_tokens", "session", "salt", "lora")
 
 
 def _output(piece: Requests) -> tuple[Int64, Int32]:

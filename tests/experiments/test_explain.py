@@ -85,9 +85,11 @@ def test_a_request_outside_the_trace_is_refused(few: Requests) -> None:
         explain(spec_of(), few, 40)
 
 
-@pytest.mark.parametrize("timing", [False, True])
-def test_watching_changes_nothing(few: Requests, timing: bool) -> None:
-    spec = spec_of("rate_scale=0.2")
+@pytest.mark.parametrize(
+    ("clock", "timing"), [("rate_scale=0.2", False), ("rate_scale=0.2", True), ("concurrency=7", True)]
+)
+def test_watching_changes_nothing(few: Requests, clock: str, timing: bool) -> None:
+    spec = spec_of(clock)
     work = ready(spec, few, timing=timing)
     part = part_of(work, worker_of(work), 0)
     for at in moments(work, part, timing=timing):

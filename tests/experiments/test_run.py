@@ -128,6 +128,31 @@ class TestArrivals:
         assert apart["makespan_s"] - together["makespan_s"] == pytest.approx(4, abs=0.1)
         assert apart["ttft_s"]["p99"] < together["ttft_s"]["p99"]
 
+    def test_in_a_closed_loop_latency_counts_from_when_a_request_is_sent(self, build: Build) -> None:
+        # one at a time: nobody ever waits, however the trace's times lie
+        requests = build([[i] for i in range(4)])
+        alone = run(spec_of(), build([[0]]))
+        row = run(spec_of(workload={"concurrency": 1}), requests)
+        assert row["ttft_s"]["p99"] == pytest.approx(alone["ttft_s"]["p50"])
+        assert row["makespan_s"] == pytest.approx(4 * alone["makespan_s"])
+
+    def test_recorded_think_times_count_and_are_scaled_with_the_arrivals(self, build: Build) -> None:
+        requests = replace(build([[1], [2]], session=[7, 7]), think_s=np.array([np.nan, 60.0]))
+        closed = run(spec_of(workload={"concurrency": 9}), requests)["makespan_s"]
+        assert closed == pytest.approx(60, abs=1)
+        waiting = {"wait_for_turns": True, "rate_scale": 2}
+        assert run(spec_of(workload=waiting), requests)["makespan_s"] == pytest.approx(30, abs=1)
+
+    @pytest.mark.parametrize("workload", [{"concurrency": 2}, {"wait_for_turns": True}])
+    def test_without_a_clock_nobody_can_wait_for_anybody(self, build: Build, workload: dict[str, Any]) -> None:
+        with pytest.raises(ValueError, match="need a clock: leave out --no-timing, or them"):
+            run(spec_of(workload=workload), build([[1]]), timing=False)
+
+    @pytest.mark.parametrize("times", [{"rate_scale": 2}, {"spread_arrivals": True}, {"wait_for_turns": True}])
+    def test_a_closed_loop_leaves_no_times_to_change(self, times: dict[str, Any]) -> None:
+        with pytest.raises(ValueError, match="concurrency takes the place of the trace's times"):
+            spec_of(workload={"concurrency": 4, **times})
+
     def test_requests_of_one_single_instant_cannot_be_spread(self, build: Build) -> None:
         requests = replace(build([[1], [2]]), arrival_s=np.zeros(2))
         row = run(spec_of(workload={"spread_arrivals": True}), requests)
@@ -201,6 +226,9 @@ class TestEqualWays:
             {"overlap": "full"},
             {"scheduler": {"max_batch_size": 4, "max_num_tokens": 100}},
             {"retention": [{"turns": True, "priority": 80, "duration_s": 2}]},
+            {"workload": {"concurrency": 6, "workers": 2}},
+            {"workload": {"wait_for_turns": True, "rate_scale": 20, "workers": 2, "router": "session"}},
+            {"workload": {"concurrency": 6}, "profile": "vllm", "capacity": {"host_blocks": 0}},
         ],
     )
     def test_steps_spent_at_once_give_the_row_of_steps_spent_singly(self, more: dict[str, Any]) -> None:

@@ -32,6 +32,14 @@ class TestMissingColumns:
         requests = three()
         assert [getattr(requests, name).tolist() for name in ("session", "salt", "lora")] == [[-1, -1, -1]] * 3
 
+    def test_think_times_default_to_unknown(self) -> None:
+        assert np.isnan(three().think_s).tolist() == [True] * 3
+
+    def test_think_times_go_with_their_requests(self) -> None:
+        requests = three(think_s=np.array([np.nan, 2.0, 3.0]))
+        assert requests.head(2).think_s.tolist()[1:] == [2]
+        assert requests.take(np.array([1, 2])).think_s.tolist() == [2, 3]
+
     def test_given_columns_stay(self) -> None:
         assert three(salt=np.array([1, 2, 3], np.int32)).salt.tolist() == [1, 2, 3]
 

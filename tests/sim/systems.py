@@ -15,6 +15,7 @@ from sim.cluster import simulate
 from sim.cost import COUNT, FIXED_S, LINEAR_S_PER_TOKEN
 from sim.lanes import WHOLE_S, make_lanes
 from sim.transfer import LinkDirection, link_params
+from sim.turns import Turns
 from sim.worker import Worker
 
 WIDE = 1 << 20
@@ -68,12 +69,35 @@ def worker_of(
     )
 
 
-def simulated(requests: Requests, pool: Pool, cost: NDArray[np.float64], **more: object) -> Worker:
+def simulated(
+    requests: Requests, pool: Pool, cost: NDArray[np.float64], turns: Turns | None = None, **more: object
+) -> Worker:
     """One worker after it has served all requests."""
-    alone = np.zeros(len(requests), np.int32)
-    [worker] = simulate(
-        lambda env: [worker_of(env, requests, pool, cost, **more)],  # type: ignore[arg-type]
-        requests.arrival_s,
-        alone,
-    )
+    [worker] = served_by(np.zeros(len(requests), np.int32), requests, pool, cost, turns, **more)
     return worker
+
+
+def served_by(
+    workers: NDArray[np.int32],
+    requests: Requests,
+    pool: Pool,
+    cost: NDArray[np.float64],
+    turns: Turns | None = None,
+    **more: object,
+) -> list[Worker]:
+    """The workers 0, 1, ... after request i was served by workers[i]."""
+    parts = [requests.take(np.flatnonzero(workers == w)) for w in range(int(workers.max(initial=0)) + 1)]
+    return simulate(
+        lambda env: [worker_of(env, part, pool, cost, **more) for part in parts],  # type: ignore[arg-type]
+        requests.arrival_s,
+        workers,
+        turns=turns,
+    )
+
+
+def times(workers: NDArray[np.int32], made: list[Worker], name: str) -> NDArray[np.float64]:
+    """One column of the outcome of all requests: `sent_s`, `finish_s`, ..."""
+    column = np.empty(len(workers))
+    for w, worker in enumerate(made):
+        column[workers == w] = getattr(worker.engine.outcome, name)
+    return column

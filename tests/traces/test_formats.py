@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from kvcache.request import Requests
@@ -175,3 +176,29 @@ def test_a_fault_inside_a_session_names_the_request(write: Write) -> None:
 def test_a_block_size_is_refused_where_there_are_no_hash_ids(name: str) -> None:
     with pytest.raises(TraceError, match="--trace-block-size does not apply"):
         read(FORMAT_FILES / name, options=ReadOptions(trace_block_size=16))
+
+
+class TestThinkTimes:
+    """From the end of the turn before to this one, in seconds; NaN where the trace does not say."""
+
+    def test_a_delay_is_one_whether_or_not_the_row_has_a_time(self, write: Write) -> None:
+        row = {"input_length": 5, "output_length": 1, "hash_ids": [0], "session_id": "x"}
+        path = write(row | {"timestamp": 0}, row | {"delay": 1500}, row | {"timestamp": 9000, "delay": 250})
+        assert read(path).think_s.tolist()[1:] == [1.5, 0.25]
+        assert np.isnan(read(path).think_s[0])
+
+    def test_recorded_durations_give_them(self) -> None:
+        # Claude Code: sent at 0 s, answered after 15.87 s; next turn sent at 51 s (recorded, rounded, as "think_time" 35)
+        thought = read("claude_code_weka_a")
+        first = thought.take(np.flatnonzero(thought.session == 0)).think_s
+        assert np.isnan(first[0])
+        assert first[1:3].tolist() == pytest.approx([51 - 15.87, 72 - 51 - 7.98])
+        assert (first[1:] >= 0).all()
+        # Dynamo: received at ...080006 ms, took 22503.473 ms, and so on
+        agent = read("dynamo_pi_request_trace")
+        known = agent.think_s[~np.isnan(agent.think_s)]
+        assert len(known) == len(agent) - len(np.unique(agent.session))
+        assert (known >= 0).all()
+
+    def test_a_trace_without_them_has_none(self) -> None:
+        assert np.isnan(read("mooncake_arxiv_first1000").think_s).all()

@@ -13,7 +13,7 @@ from traces.options import ReadOptions
 from traces.parquet import read_requests, write_requests
 from traces.read import read
 
-ARRAYS = ("arrival_s", "prompt_tokens", "output_tokens", "unit_offset", "units", "session", "salt", "lora")
+ARRAYS = ("arrival_s", "prompt_tokens", "output_tokens", "unit_offset", "units", "session", "salt", "lora", "think_s")
 int32 = st.integers(-(2**31), 2**31 - 1)
 
 
@@ -44,6 +44,7 @@ def workloads(draw: st.DrawFn) -> Requests:
         session=column(int32, np.int32),
         salt=column(int32, np.int32),
         lora=column(int32, np.int32),
+        think_s=column(st.just(np.nan) | st.floats(0, 1e6), np.float64),
         labels={"tenant": Labels(column(st.integers(-1, len(names) - 1), np.int32), names)},
         notes=tuple(draw(st.lists(st.text(st.characters(codec="utf-8")), max_size=2))),
     )
@@ -52,7 +53,7 @@ def workloads(draw: st.DrawFn) -> Requests:
 def assert_same(one: Requests, other: Requests) -> None:
     for name in ARRAYS:
         assert getattr(one, name).dtype == getattr(other, name).dtype, name
-        assert np.array_equal(getattr(one, name), getattr(other, name)), name
+        assert np.array_equal(getattr(one, name), getattr(other, name), equal_nan=name == "think_s"), name
     for name in ("output_offset", "output_units"):
         assert (getattr(one, name) is None) == (getattr(other, name) is None)
         assert getattr(one, name) is None or np.array_equal(getattr(one, name), getattr(other, name))
