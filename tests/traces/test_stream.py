@@ -21,7 +21,7 @@ def assert_same(one: Requests, other: Requests) -> None:
             }
         elif isinstance(a, np.ndarray):
             assert a.dtype == b.dtype
-            assert a.tolist() == b.tolist()
+            assert np.array_equal(a, b, equal_nan=a.dtype == np.float64)
         else:
             assert a == b
 
