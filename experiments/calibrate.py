@@ -1,4 +1,4 @@
-"""Calibration: measures this machine's copies and files and writes a hardware file that simulations can be based on.
+"""Calibration: measures this machine's copies, files and kernels and writes a hardware file that simulations can be based on.
 
 `kvtier calibrate --device cpu --out profile.yaml`; then `hardware: profile.yaml` in a spec. Raw samples go beside it,
 as Parquet. A run that was stopped goes on where it was.
@@ -9,169 +9,147 @@ import platform
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import yaml
 
-from experiments.calibration_file import Plain, gpu_sections, header, profile
-from experiments.calibration_fit import medians
+from experiments.calibration_file import Plain, header, noise, profile
+from experiments.calibration_fit import summary
+from experiments.calibration_plan import (
+    FULL,
+    QUICK,
+    Plan,
+    batches_a_repeat,
+    calls_a_repeat,
+    copy_cells,
+    file_cells,
+)
 from experiments.progress import progress
 from hw.device import open_device
 from hw.disk import check_storage
+from hw.load import Load
 from hw.measure import Cell, Copies, Files, Sample, copy_layout
 from hw.memory import available_bytes
 from reports.files import written
+from sim.hardware import load_hardware
 
-KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 SAVE_EVERY_S = 2.0
+COLUMNS = ["way", "size", "blocks", "mode", "repeat", "moved_blocks", "seconds", "work"]
+Runs = Iterator[tuple[Cell, Iterator[Sample]]]
 
 
-@dataclass(frozen=True)
-class Plan:
-    """How much is measured."""
+@dataclass
+class Job:
+    """One calibration: what is to be measured on what, and what is known so far."""
 
-    sizes: tuple[int, ...]
-    batches: tuple[int, ...]
-    file_sizes: tuple[int, ...]
-    depths: tuple[int, ...]
-    pool_bytes: int
-    file_bytes: int
-    cell_bytes: int  # moved in one repeat, at least
-    repeats: int
-
-
-FULL = Plan(
-    tuple(KIB * n for n in (4, 16, 64, 128, 256, 512, 1024, 2048, 4096, 16384)),
-    (1, 16, 256),
-    tuple(KIB * n for n in (16, 64, 256, 1024, 4096)),
-    (1, 4, 8),
-    2 * GIB,
-    256 * MIB,
-    64 * MIB,
-    7,
-)
-QUICK = Plan(
-    tuple(KIB * n for n in (4, 16, 64, 256, 1024, 4096)),
-    (1, 256),
-    tuple(KIB * n for n in (64, 256, 1024)),
-    (1, 8),
-    GIB,
-    32 * MIB,
-    16 * MIB,
-    5,
-)
+    plan: Plan
+    device: str
+    storage: Path | None
+    strategy: str
+    others: tuple[str, ...]  # strategies beside the device's own
+    known: list[Sample]
+    notes: list[str] = field(default_factory=list)
+    facts: dict[str, Any] = field(default_factory=dict)
 
 
 def calibrate(device: str, storage: Path | None, out: Path, *, quick: bool, base: str = "h100-sxm") -> list[str]:
     """Measure, fit, write `out` and the samples beside it; returns what to tell the user."""
     if out.suffix not in {".yaml", ".yml"}:
         raise ValueError(f"--out {out}: a hardware file ends in .yaml")
+    load_hardware(base)
     if storage is not None:
         check_storage(storage)
     plan = QUICK if quick else FULL
     settings = {"device": device, "storage": str(storage), "plan": str(plan), "node": platform.node()}
-    partial = out.with_suffix(".partial.parquet")
-    have = _resume(partial, settings)
-    notes: list[str] = []
-    facts: dict[str, Any] = {}
+    partial, load = out.with_suffix(".partial.parquet"), Load()
+    job = _opened(plan, device, storage, _resume(partial, settings))
     with progress("cells") as report:
-        samples = _measure(plan, device, storage, have, partial, settings, report, notes, facts)
-    frame = _frame(samples)
-    cells = medians(frame)
-    if device.startswith("cuda"):
-        facts.update(gpu_sections(device, base, facts))
-    data, lines = profile(out.stem, device, base, cells, facts, storage is not None)
+        _measure(job, partial, settings, report)
+    frame, taken = _frame(job.known), load.taken()
+    cells = summary(frame)
+    data, lines = profile(out.stem, device, base, cells, job.facts)
+    head = header(device, cells, job.notes, taken)
     raw = out.with_suffix(".samples.parquet")
     with written(out) as path:
-        path.write_text(header(device, cells, notes) + yaml.dump(data, Dumper=Plain, sort_keys=False), encoding="utf-8")
+        path.write_text(head + yaml.dump(data, Dumper=Plain, sort_keys=False), encoding="utf-8")
     _save(frame, raw, settings)
     partial.unlink(missing_ok=True)
-    return [*lines, *(f"note: {text}" for text in dict.fromkeys(notes)), str(out), str(raw)]
+    notes = (f"note: {text}" for text in dict.fromkeys(job.notes))
+    return [*lines, *noise(cells, taken), *notes, str(out), str(raw)]
 
 
-def _measure(
-    plan: Plan,
-    device: str,
-    storage: Path | None,
-    have: list[Sample],
-    partial: Path,
-    settings: dict[str, str],
-    report: Callable[[int, int], None],
-    notes: list[str],
-    facts: dict[str, Any],
-) -> list[Sample]:
-    samples, known = list(have), {sample.cell for sample in have}
-    copies, files = _copy_cells(plan), _file_cells(plan) if storage is not None else []
-    total = len(copies) + len(files)
-    saved = time.monotonic()
-    sources: list[Iterator[tuple[Cell, Iterator[Sample]]]] = [
-        _copy_runs(plan, device, storage, [c for c in copies if c not in known], notes, facts)
+def _opened(plan: Plan, device: str, storage: Path | None, known: list[Sample]) -> Job:
+    """The strategy is chosen once, so that all cells are measured with the same one."""
+    with closing(open_device(device, copy_layout(4096, 1 << 16), storage)) as opened:
+        own = opened.strategy
+        others = tuple(name for name in opened.strategies if name != own)
+        return Job(plan, device, storage, own, others, known, [], {**opened.report.facts})
+
+
+def _measure(job: Job, partial: Path, settings: dict[str, str], report: Callable[[int, int], None]) -> None:
+    known = {sample.cell for sample in job.known}
+    copies, files = copy_cells(job.plan, job.others), file_cells(job.plan) if job.storage is not None else []
+    total, done, saved = len(copies) + len(files), len(known), time.monotonic()  # and some kernels
+    sources: list[Runs] = [
+        _copy_runs(job, [cell for cell in copies if cell not in known]),
+        _file_runs(job, [cell for cell in files if cell not in known]),
+        _kernel_runs(job, known),
     ]
-    if storage is not None:
-        sources.append(_file_runs(plan, storage, [c for c in files if c not in known], notes))
-    done = len(known)
     report(done, total)
     for _, made in itertools.chain.from_iterable(sources):
-        samples += list(made)
+        job.known += list(made)
         done += 1
         if time.monotonic() - saved > SAVE_EVERY_S:
-            _save(_frame(samples), partial, settings)
+            _save(_frame(job.known), partial, settings)
             saved = time.monotonic()
-        report(done, total)
-    return samples
+        report(done, max(done, total))
 
 
-def _copy_cells(plan: Plan) -> list[Cell]:
-    """Batches of large blocks are cut to 64 MiB, 8 blocks at least."""
-    cells = []
-    for size in plan.sizes:
-        batches = [min(blocks, max(8, 64 * MIB // size)) for blocks in plan.batches]
-        for way, blocks in itertools.product(("d2h", "h2d", "d2d"), dict.fromkeys(batches)):
-            cells.append(Cell(way, size, blocks, "alone"))
-        cells += [Cell(way, size, batches[-1], "both") for way in ("d2h", "h2d")]
-    return cells
-
-
-def _file_cells(plan: Plan) -> list[Cell]:
-    modes = ("direct", "buffered")
-    return [
-        Cell(way, size, depth, mode)
-        for size, mode, depth, way in itertools.product(plan.file_sizes, modes, plan.depths, ("write", "read"))
-    ]
-
-
-def _copy_runs(
-    plan: Plan, device: str, storage: Path | None, cells: list[Cell], notes: list[str], facts: dict[str, Any]
-) -> Iterator[tuple[Cell, Iterator[Sample]]]:
+def _copy_runs(job: Job, cells: list[Cell]) -> Runs:
     for size in dict.fromkeys(cell.size for cell in cells):
-        pool = min(plan.pool_bytes, available_bytes() // 6)
-        with closing(open_device(device, copy_layout(size, pool), storage)) as opened:
+        pool = min(job.plan.pool_bytes, available_bytes() // 6)
+        with closing(open_device(job.device, copy_layout(size, pool), job.storage)) as opened:
+            opened.strategy = job.strategy
             copies = Copies(opened, seed=size)
             for cell in (cell for cell in cells if cell.size == size):
-                batches = max(3, plan.cell_bytes // (size * cell.blocks))
-                yield cell, copies.measure(cell, min(batches, 64), plan.repeats)
-            notes += opened.report.notes
-            facts.update(opened.report.facts)
+                yield cell, copies.measure(cell, batches_a_repeat(job.plan, cell), job.plan.repeats)
+            job.notes += opened.report.notes
 
 
-def _file_runs(
-    plan: Plan, storage: Path, cells: list[Cell], notes: list[str]
-) -> Iterator[tuple[Cell, Iterator[Sample]]]:
-    for size, mode in dict.fromkeys((cell.size, cell.mode) for cell in cells):
-        with closing(Files(storage, size, plan.file_bytes, direct=mode == "direct", seed=size)) as files:
+def _file_runs(job: Job, cells: list[Cell]) -> Runs:
+    for size, direct in dict.fromkeys((cell.size, cell.mode == "direct") for cell in cells):
+        assert job.storage is not None, "files are measured only where a directory was given"
+        with closing(Files(job.storage, size, job.plan.file_bytes, direct=direct, seed=size)) as files:
             if files.file.note:
-                notes.append(files.file.note)
-            for cell in (cell for cell in cells if (cell.size, cell.mode) == (size, mode)):
-                calls = min(files.rows.blocks, max(cell.blocks * 2, plan.cell_bytes // size // 2))
-                yield cell, files.measure(cell, calls, plan.repeats)
+                job.notes.append(files.file.note)
+            for cell in (cell for cell in cells if (cell.size, cell.mode == "direct") == (size, direct)):
+                yield cell, files.measure(cell, calls_a_repeat(job.plan, cell, files.rows.blocks), job.plan.repeats)
+
+
+def _kernels(job: Job) -> Iterator[tuple[Cell, float, Callable[[int], list[float]]]]:
+    if job.device == "cpu":
+        from hw.cpu_kernels import kernels
+
+        yield from kernels(job.plan.kernels)
+    else:
+        from hw.cuda_kernels import kernels as on_gpu
+
+        yield from on_gpu(int(job.device.partition(":")[2] or 0), job.plan.kernels)
+
+
+def _kernel_runs(job: Job, known: set[Cell]) -> Runs:
+    for cell, work, seconds in _kernels(job):
+        if cell not in known:
+            spent = enumerate(seconds(job.plan.repeats))
+            yield cell, (Sample(cell, repeat, 1, one, work) for repeat, one in spent)
 
 
 def _frame(samples: list[Sample]) -> pd.DataFrame:
-    rows = [(*sample.cell, sample.repeat, sample.blocks, sample.seconds) for sample in samples]
-    return pd.DataFrame(rows, columns=["way", "size", "blocks", "mode", "repeat", "moved_blocks", "seconds"])
+    rows = [(*sample.cell, sample.repeat, sample.blocks, sample.seconds, sample.work) for sample in samples]
+    return pd.DataFrame(rows, columns=COLUMNS)
 
 
 def _save(frame: pd.DataFrame, path: Path, settings: dict[str, str]) -> None:
@@ -191,7 +169,7 @@ def _resume(path: Path, settings: dict[str, str]) -> list[Sample]:
         return []
     table = pq.read_table(path)
     kept = {key.decode(): value.decode() for key, value in (table.schema.metadata or {}).items()}
-    if {key: kept.get(key) for key in settings} != settings:
+    if {key: kept.get(key) for key in settings} != settings or table.column_names != COLUMNS:
         return []
     rows = table.to_pandas().itertuples(index=False)
-    return [Sample(Cell(r.way, r.size, r.blocks, r.mode), r.repeat, r.moved_blocks, r.seconds) for r in rows]
+    return [Sample(Cell(r.way, r.size, r.blocks, r.mode), r.repeat, r.moved_blocks, r.seconds, r.work) for r in rows]

@@ -9,6 +9,7 @@ O_DIRECT calls.
                                              wait for all    <--  done, or the first failure (it stops the others)
 """
 
+import itertools
 import queue
 import threading
 import time
@@ -44,6 +45,8 @@ from hw.program import (
     Program,
     fill,
     first_wrong,
+    gather_rows,
+    independent,
     publish,
     reached,
     run_rows,
@@ -51,13 +54,19 @@ from hw.program import (
 
 Disk = Callable[[Path, Any], SlotFile]
 Page = Callable[[int], NDArray[np.uint8]]
+STAGING = 16 << 20
 
 
 class CpuDevice:
-    """See the module's text. `disk` opens the file of a pool of the disk tier."""
+    """See the module's text. `disk` opens the file of a pool of the disk tier. `strategy` "rows": a memcpy a block;
+    "gather": blocks are brought together in a buffer, and what lies side by side is one memcpy.
+    """
+
+    strategies: tuple[str, ...] = ("rows", "gather")
 
     def __init__(self, layout: Layout, storage: Path | None = None, disk: Disk = SlotFile) -> None:
         self.layout, self.report = layout, Report("cpu")
+        self.strategy = "rows"
         self.report.note("device cpu: both the GPU's and the host's pools are host memory")
         self._files: dict[int, SlotFile] = {}
         self._threads: list[_Stream] = []
@@ -123,7 +132,8 @@ class CpuDevice:
             size = int(moved[(moved[:, POOL_A] == a) & (moved[:, POOL_B] == b), BYTES].sum())
             ends = f"{TIERS[self.layout.rows[a].tier]} to {TIERS[self.layout.rows[b].tier]}"
             file = self._files.get(a) or self._files.get(b)
-            how = "memcpy" if file is None else "O_DIRECT" if file.direct else "buffered file"
+            memory = "memcpy" if self.strategy == "rows" else "gathered, memcpy"
+            how = memory if file is None else "O_DIRECT" if file.direct else "buffered file"
             self.report.count(f"{ends}: {how}", size)
 
     def row(self, pool: int, slot: int) -> Any:
@@ -140,6 +150,11 @@ class CpuDevice:
             self._files[pool].write(slot, page)
             return
         fill(self.row(pool, slot)[: self.layout.rows[pool].size].view(np.int64), seed)
+
+    def randomize(self, pool: int, seed: int) -> None:
+        """See `hw.device.Device`."""
+        first, size = int(self._base[pool]), self.layout.rows[pool].bytes
+        fill(self._words[first // 8 : (first + size) // 8], seed)
 
     def first_wrong(self, pool: int, slot: int, seed: int, size: int) -> int:
         """See `hw.device.Device`."""
@@ -185,7 +200,7 @@ class _Stream:
         self._out: queue.SimpleQueue[Ran | BaseException] = queue.SimpleQueue()
         self._given = 0
         self._scratch = np.zeros(2, np.int64)
-        self.page = _bounce()
+        self.page, self._staging = _bounce(), _bounce()
         self._thread = threading.Thread(target=self._work, name=f"kvtier {name}", daemon=True)
         self._thread.start()
 
@@ -215,14 +230,11 @@ class _Stream:
     def _run(self, program: Program) -> Ran:
         d = self._device
         times, found = np.zeros((len(program), 3), np.int64), np.full(len(program), -1, np.int64)
-        is_disk = np.isin(program[:, OP], (DISK_WRITE, DISK_READ))
-        is_disk |= (program[:, OP] == CHECK) & np.isin(program[:, POOL_A], list(d._files))
-        # stretches of rows for the compiled loop, and single rows for files
-        edges = np.unique(np.concatenate([[0, len(program)], np.flatnonzero(is_disk), np.flatnonzero(is_disk) + 1]))
-        for first, last in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
-            part = slice(first, last)
-            if is_disk[first]:
-                self._disk(program[first], times[first], found[first : first + 1])
+        for part in self._parts(program):
+            if program[part.start, OP] in {DISK_WRITE, DISK_READ} or self._is_file_check(program[part.start]):
+                self._disk(program[part.start], times[part.start], found[part.start : part.start + 1])
+            elif d.strategy == "gather" and program[part.start, OP] == COPY:
+                self._gather(program[part], times[part])
             elif not run_rows(
                 program[part],
                 d._words,
@@ -241,6 +253,34 @@ class _Stream:
                 raise StreamStoppedError(5, f"the {self._name} stream stopped because another one failed")
         seconds = np.asarray(times * 1e-9, np.float64)
         return Ran(seconds[:, :2], seconds[:, RAN], found)
+
+    def _is_file_check(self, row: Any) -> bool:
+        return bool(row[OP] == CHECK and int(row[POOL_A]) in self._device._files)
+
+    def _parts(self, program: Program) -> list[slice]:
+        """Stretches for the compiled loop, single rows for files, runs of copies to be gathered."""
+        d = self._device
+        alone = np.isin(program[:, OP], (DISK_WRITE, DISK_READ))
+        alone |= (program[:, OP] == CHECK) & np.isin(program[:, POOL_A], list(d._files))
+        edges = {0, len(program), *np.flatnonzero(alone).tolist(), *(np.flatnonzero(alone) + 1).tolist()}
+        if d.strategy == "gather":
+            at = 0
+            while at < len(program):
+                end = independent(program, at)
+                edges |= {at, max(end, at + 1)} if program[at, OP] == COPY else set()
+                at = max(end, at + 1)
+        ordered = sorted(edges)
+        return [slice(a, b) for a, b in itertools.pairwise(ordered)]
+
+    def _gather(self, program: Program, times: Any) -> None:
+        d, room = self._device, max(STAGING, int(program[:, BYTES].max()))
+        staging = self._staging(room)
+        clock = self._scratch.ctypes.data
+        gather_rows(
+            program, d._memory.address, d._base, d._stride, staging.ctypes.data, room, self._scratch, clock, times
+        )
+        for _ in range(len(program)):
+            publish(d._progress, d._mutexes.ctypes.data, self._number)
 
     def _disk(self, row: Any, times: Any, found: Any) -> None:
         d, op = self._device, int(row[OP])

@@ -39,6 +39,7 @@ from hw.program import (
     Program,
     fill,
     first_wrong,
+    independent,
 )
 
 
@@ -52,7 +53,9 @@ class CudaDevice:
             from hw.cuda_torch import TorchRuntime
 
             runtime = TorchRuntime(number)
-        self.layout, self.runtime = layout, runtime
+        self.layout = layout
+        self.runtime: Runtime = runtime
+        self.strategies, self.strategy = runtime.strategies, runtime.strategy
         self.report = Report(runtime.name, facts=runtime.facts)
         self._files: dict[int, SlotFile] = {}
         self._gpu_files: dict[int, Any] = {}
@@ -121,6 +124,10 @@ class CudaDevice:
             self._files[pool].write(slot, page)
         else:
             self.runtime.put(self.row(pool, slot), page)
+
+    def randomize(self, pool: int, seed: int) -> None:
+        """See `hw.device.Device`."""
+        self.runtime.randomize(self._pools[pool], seed)
 
     def first_wrong(self, pool: int, slot: int, seed: int, size: int) -> int:
         """See `hw.device.Device`."""
@@ -195,6 +202,8 @@ class _Issue:
                 break
             if row[OP] == COPY:
                 self._copies(stream)
+            elif row[OP] == STAMP:
+                self._stamps(stream)
             else:
                 self._other(stream, row)
                 self._issued(stream, 1)
@@ -214,26 +223,46 @@ class _Issue:
                 r.record(self._events[key], self.device._streams[stream])
 
     def _copies(self, stream: int) -> None:
-        """The run of copies that begins here; it ends behind a row that somebody waits for."""
+        """The run of copies that begins here: they may go in any order, and it ends behind a row that somebody waits for."""
         program, at, d = self.programs[stream], self._at[stream], self.device
-        rows = []
-        while at < len(program) and program[at, OP] == COPY:
-            rows.append(at)
-            at += 1
-            if (stream, self.first[stream] + at) in self._wanted:
-                break
-        moves = []
-        for i in rows:
+        moves, last = [], self._before_wanted(stream, independent(program, at))
+        for i in range(at, last):
             row, size = program[i], int(program[i, BYTES])
             source = d.row(int(row[POOL_A]), int(row[SLOT_A]))
             target = d.row(int(row[POOL_B]), int(row[SLOT_B]))
             moves.append((target[:size], source[:size]))
             ends = f"{self._tier(row[POOL_A])} to {self._tier(row[POOL_B])}"
-            d.report.count(f"{ends}: {d.runtime.facts.get('copies', 'stream copy')}", size)
-        before, behind = d.runtime.event(), d.runtime.event()
-        d.runtime.record(before, d._streams[stream])
-        d.runtime.copy(moves, d._streams[stream])
-        d.runtime.record(behind, d._streams[stream])
+            d.report.count(f"{ends}: {d.strategy}", size)
+        d.runtime.strategy = d.strategy
+        self._timed(stream, last, lambda mine: d.runtime.copy(moves, mine))
+
+    def _stamps(self, stream: int) -> None:
+        """The run of stamps that begins here."""
+        program, at, d = self.programs[stream], self._at[stream], self.device
+        last = at
+        while last < len(program) and program[last, OP] == STAMP:
+            last += 1
+        last = self._before_wanted(stream, last)
+        rows = [(d.row(int(r[POOL_A]), int(r[SLOT_A]))[: int(r[BYTES])], int(r[SEED])) for r in program[at:last]]
+
+        def stamp(mine: Any) -> None:
+            for row, seed in rows:
+                d.runtime.stamp(row, seed, mine)
+
+        self._timed(stream, last, stamp)
+
+    def _before_wanted(self, stream: int, last: int) -> int:
+        """`last`, or the end of the first row before it that somebody waits for."""
+        at, first = self._at[stream], self.first[stream]
+        return next((end for end in range(at + 1, last) if (stream, first + end) in self._wanted), last)
+
+    def _timed(self, stream: int, last: int, work: Callable[[Any], None]) -> None:
+        """Issue `work`, which is the rows up to `last`, between two events."""
+        r, mine, rows = self.device.runtime, self.device._streams[stream], list(range(self._at[stream], last))
+        before, behind = r.event(), r.event()
+        r.record(before, mine)
+        work(mine)
+        r.record(behind, mine)
         self._spans.append((stream, rows, before, behind))
         self._issued(stream, len(rows))
 
@@ -247,8 +276,6 @@ class _Issue:
             event = self._events.get((int(row[POOL_A]), int(row[SLOT_A])))
             if event is not None:  # else it was done before this run
                 r.wait(mine, event)
-        elif op == STAMP:
-            r.stamp(d.row(int(row[POOL_A]), int(row[SLOT_A]))[: int(row[BYTES])], int(row[SEED]), mine)
         elif op == CHECK:
             self._check(stream, row)
         elif op == DELAY:

@@ -14,6 +14,8 @@ class Runtime(Protocol):
 
     name: str
     facts: dict[str, Any]
+    strategies: tuple[str, ...]  # ways of copying that work here
+    strategy: str  # the one in force
 
     def gpu_pool(self, rows: int, stride: int) -> Any:
         """GPU memory as [rows, stride] bytes."""
@@ -37,7 +39,7 @@ class Runtime(Protocol):
         """From one recorded event to another, once both are reached."""
 
     def copy(self, moves: list[tuple[Any, Any]], stream: Any) -> None:
-        """Byte rows (target, source), in order."""
+        """Byte rows (target, source), in any order: none of them touches what another one writes."""
 
     def stamp(self, row: Any, seed: int, stream: Any) -> None:
         """Write the pattern of `seed`."""
@@ -56,6 +58,9 @@ class Runtime(Protocol):
 
     def put(self, row: Any, data: NDArray[np.uint8]) -> None:
         """Host bytes into a row, now."""
+
+    def randomize(self, pool: Any, seed: int) -> None:
+        """Content that does not compress into a whole pool, now."""
 
     def gpu_file(self, file: SlotFile) -> Any:
         """A kvikio file for reading straight into GPU rows, or None where that is not possible."""

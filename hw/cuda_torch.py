@@ -13,10 +13,17 @@ from numpy.typing import NDArray
 from hw.disk import SlotFile
 from hw.errors import OutOfMemoryError, PinnedMemoryError, classify
 from hw.memory import HostMemory
-from hw.program import PATTERN
+from hw.program import PATTERN, fill
 
 GEMM = 4096
-STRATEGIES = {"batch": "cudaMemcpyBatchAsync", "memcpy": "cudaMemcpyAsync", "copy_": "torch copy_"}
+STRATEGIES = {
+    "memcpy": "cudaMemcpyAsync, a call a block",
+    "copy_": "torch copy_, a call a block",
+    "batch": "cudaMemcpyBatchAsync",
+    "gather": "one kernel for all blocks",
+}
+REFUSALS = (OSError, RuntimeError, TypeError, ValueError, AttributeError, ImportError)
+MAPPED, PORTABLE = 2, 1  # cudaHostRegisterMapped, cudaHostRegisterPortable
 
 
 def need_torch() -> Any:
@@ -29,11 +36,11 @@ def need_torch() -> Any:
 
 
 class TorchRuntime:
-    """See `hw.cuda_runtime.Runtime`. `strategy`: "batch" (cudaMemcpyBatchAsync), "memcpy" (cudaMemcpyAsync a row) or "copy_";
-    None: the fastest of them here, tried with 64 rows of 64 KiB.
+    """See `hw.cuda_runtime.Runtime`. All ways of `STRATEGIES` are tried with 64 rows of 64 KiB; what is refused or copies
+    wrong bytes is left out, and `facts` says why. The fastest is in force.
     """
 
-    def __init__(self, number: int, strategy: str | None = None) -> None:
+    def __init__(self, number: int) -> None:
         self._torch = torch = need_torch()
         if not torch.cuda.is_available():
             built = f"CUDA {torch.version.cuda}" if torch.version.cuda else "no CUDA"
@@ -45,8 +52,8 @@ class TorchRuntime:
             raise ValueError(f"device cuda:{number} is not there; this machine has {torch.cuda.device_count()} GPUs")
         self._device = torch.device("cuda", number)
         torch.cuda.set_device(self._device)
-        self._bindings = _bindings()
-        self._pinned: list[tuple[HostMemory, int]] = []
+        self._bindings = _bindings(number)
+        self._pinned: list[tuple[HostMemory, int | None]] = []  # what to add to an address for the GPU's view of it
         self._ramps: dict[tuple[str, int], Any] = {}
         self._scratch: dict[Any, Any] = {}
         self._gemm: tuple[Any, Any, Any, float] | None = None
@@ -58,30 +65,34 @@ class TorchRuntime:
             "torch": torch.__version__,
             "cuda": torch.version.cuda,
         }
-        self._strategy = strategy or self._fastest()
-        self.facts["copies"] = STRATEGIES[self._strategy]
+        self.strategy, rates = "copy_", self._tried()
+        self.strategies = tuple(rates)
+        self.strategy = max(rates, key=lambda name: rates[name])
+        self.facts["copies"] = STRATEGIES[self.strategy]
+        self.facts["copy_bytes_per_s"] = rates
 
-    def _fastest(self) -> str:
-        """Try every way that is there; one that is refused is left out, and the facts say why."""
+    def _tried(self) -> dict[str, float]:
+        """Bytes per second by strategy that works."""
         rows, stride, torch = 64, 64 << 10, self._torch
         gpu, host, stream = self.gpu_pool(rows, stride), self.host_pool(rows, stride), self.stream()
         order = np.random.default_rng(0).permutation(rows).tolist()
-        moves = [(host[i], gpu[order[i]]) for i in range(rows)]
-        rates: dict[str, float] = {}
-        for name in STRATEGIES if self._bindings is not None else ("copy_",):
-            self._strategy = name
+        moves, rates = [(host[i], gpu[order[i]]) for i in range(rows)], {}
+        for number, name in enumerate(STRATEGIES):
+            self.strategy = name
+            self.randomize(gpu, number)
             try:
                 spent = [self._try(moves, stream) for _ in range(8)]
                 good = all(torch.equal(target, source.cpu()) for target, source in moves)
-            except (OSError, RuntimeError, TypeError, ValueError, AttributeError) as error:
+            except REFUSALS as error:
                 self.facts[f"{name} refused"] = str(error)[:200]
                 continue
             if good:
                 rates[name] = rows * stride / float(np.median(spent[2:]))
+            else:
+                self.facts[f"{name} refused"] = "it copied wrong bytes"
         if not rates:
             raise classify(RuntimeError("no way of copying works"), f"device {self.name}")
-        self.facts["copy_bytes_per_s"] = rates
-        return max(rates, key=lambda name: rates[name])
+        return rates
 
     def _try(self, moves: list[tuple[Any, Any]], stream: Any) -> float:
         first, last = self.event(), self.event()
@@ -94,19 +105,21 @@ class TorchRuntime:
     def gpu_pool(self, rows: int, stride: int) -> Any:
         """See `hw.cuda_runtime.Runtime`."""
         try:
-            return self._torch.zeros((rows, stride), dtype=self._torch.uint8, device=self._device)
-        except self._torch.OutOfMemoryError:
+            pool = self._torch.zeros((rows, stride), dtype=self._torch.uint8, device=self._device)
+        except self._torch.cuda.OutOfMemoryError:
             free, total = self._torch.cuda.mem_get_info(self._device)
             raise OutOfMemoryError(
                 errno.ENOMEM,
                 f"a pool of {rows * stride / 2**30:.2f} GiB does not fit on {self.name}: {free / 2**30:.2f} of"
                 f" {total / 2**30:.2f} GiB are free; lower capacity.gpu_tokens",
             ) from None
+        self.settle()
+        return pool
 
     def host_pool(self, rows: int, stride: int) -> Any:
         """Page-aligned memory, in huge pages where there are, registered with CUDA."""
         memory = HostMemory(max(1, rows * stride), "host pool")
-        code = int(self._torch.cuda.cudart().cudaHostRegister(memory.address, memory.size, 0))
+        code = int(self._torch.cuda.cudart().cudaHostRegister(memory.address, memory.size, MAPPED | PORTABLE))
         if code != 0:
             memory.close()
             raise PinnedMemoryError(
@@ -114,8 +127,15 @@ class TorchRuntime:
                 f"{rows * stride / 2**30:.2f} GiB of host memory could not be pinned (CUDA error {code}): raise the"
                 " memlock limit (ulimit -l unlimited) or lower capacity.host_tokens",
             )
-        self._pinned.append((memory, memory.address))
+        self._pinned.append((memory, self._shift(memory.address)))
         return self._torch.from_numpy(memory.array[: rows * stride].reshape(rows, stride))
+
+    def _shift(self, address: int) -> int | None:
+        """From an address of pinned memory to the one by which kernels reach it; None: nobody here can tell."""
+        if self._bindings is None:
+            return None
+        code, mapped = self._bindings.cudaHostGetDevicePointer(address, 0)
+        return int(mapped) - address if int(code) == 0 else None
 
     def stream(self) -> Any:
         """See `hw.cuda_runtime.Runtime`."""
@@ -139,11 +159,15 @@ class TorchRuntime:
 
     def copy(self, moves: list[tuple[Any, Any]], stream: Any) -> None:
         """See `hw.cuda_runtime.Runtime`."""
-        if self._bindings is None or self._strategy == "copy_":
+        if self.strategy == "copy_":
             with self._torch.cuda.stream(stream):
                 for target, source in moves:
                     target.copy_(source, non_blocking=True)
-        elif self._strategy == "batch" and len(moves) > 1:
+        elif self.strategy == "gather":
+            self._gather(moves, stream)
+        elif self._bindings is None:
+            raise ValueError("cuda-bindings is not installed")
+        elif self.strategy == "batch":
             self._batch(moves, stream)
         else:
             runtime = self._bindings
@@ -156,17 +180,35 @@ class TorchRuntime:
                 )
 
     def _batch(self, moves: list[tuple[Any, Any]], stream: Any) -> None:
-        """One call for all rows. CUDA 13 dropped the argument that tells which copy failed."""
+        """One call for all rows. The Python form has no argument for the copy that failed, in CUDA 12 neither: it is returned."""
         runtime = self._bindings
         attributes = runtime.cudaMemcpyAttributes()
         attributes.srcAccessOrder = runtime.cudaMemcpySrcAccessOrder.cudaMemcpySrcAccessOrderStream
         targets = [target.data_ptr() for target, _ in moves]
         sources = [source.data_ptr() for _, source in moves]
         sizes = [source.numel() for _, source in moves]
-        arguments = [targets, sources, sizes, len(moves), [attributes], [0], 1]
-        if int(self._torch.version.cuda.split(".")[0]) < 13:
-            arguments.append(0)
-        _check(runtime.cudaMemcpyBatchAsync(*arguments, stream.cuda_stream))
+        _check(
+            runtime.cudaMemcpyBatchAsync(targets, sources, sizes, len(moves), [attributes], [0], 1, stream.cuda_stream)
+        )
+
+    def _gather(self, moves: list[tuple[Any, Any]], stream: Any) -> None:
+        from hw.cuda_gather import copy_rows
+
+        rows = np.array(
+            [(self._seen(target), self._seen(source), source.numel() // 8) for target, source in moves], np.int64
+        )
+        with self._torch.cuda.stream(stream):
+            copy_rows(self._torch, rows, self._device)
+
+    def _seen(self, row: Any) -> int:
+        """The address of a row as kernels see it."""
+        address = int(row.data_ptr())
+        if row.is_cuda:
+            return address
+        for memory, shift in self._pinned:
+            if shift is not None and memory.address <= address < memory.address + memory.size:
+                return address + shift
+        raise ValueError("kernels cannot reach this host memory (cuda-bindings tells where it is mapped)")
 
     def ramp(self, words: int, device: Any) -> Any:
         """i * PATTERN for every word of a row, on a device."""
@@ -174,7 +216,12 @@ class TorchRuntime:
         if key not in self._ramps:
             values = np.arange(words, dtype=np.int64) * np.int64(PATTERN)
             self._ramps[key] = self._torch.from_numpy(values).to(device)
+            self.settle()
         return self._ramps[key]
+
+    def settle(self) -> None:
+        """Wait for everything, on all streams: they do not wait for the default one, on which tensors are made."""
+        self._torch.cuda.synchronize(self._device)
 
     def stamp(self, row: Any, seed: int, stream: Any) -> None:
         """See `hw.cuda_runtime.Runtime`."""
@@ -202,6 +249,7 @@ class TorchRuntime:
             a = torch.randn((GEMM, GEMM), dtype=torch.bfloat16, device=self._device)
             out = torch.empty_like(a)
             self._gemm = (a, a.clone(), out, _timed(torch, lambda: torch.mm(a, a, out=out), 10))
+            self.settle()
         a, b, out, each = self._gemm
         with torch.cuda.stream(stream):
             for _ in range(max(1, round(seconds / each))):
@@ -219,6 +267,16 @@ class TorchRuntime:
     def put(self, row: Any, data: NDArray[np.uint8]) -> None:
         """See `hw.cuda_runtime.Runtime`."""
         row.copy_(self._torch.from_numpy(data[: len(row)]))
+        self.settle()
+
+    def randomize(self, pool: Any, seed: int) -> None:
+        """See `hw.cuda_runtime.Runtime`."""
+        if pool.is_cuda:
+            self._torch.manual_seed(seed)
+            pool.random_(0, 256)
+            self.settle()
+        else:
+            fill(pool.numpy().reshape(-1).view(np.int64), seed)
 
     def gpu_file(self, file: SlotFile) -> Any:
         """See `hw.cuda_runtime.Runtime`."""
@@ -232,21 +290,22 @@ class TorchRuntime:
 
     def close(self) -> None:
         """See `hw.cuda_runtime.Runtime`."""
-        self._torch.cuda.synchronize(self._device)
-        for memory, address in self._pinned:
-            self._torch.cuda.cudart().cudaHostUnregister(address)
+        self.settle()
+        for memory, _ in self._pinned:
+            self._torch.cuda.cudart().cudaHostUnregister(memory.address)
             memory.close()
         self._pinned.clear()
         self._scratch.clear()
 
 
-def _bindings() -> Any:
-    """cuda-bindings' runtime API, None where it is not installed or does not load."""
+def _bindings(number: int) -> Any:
+    """cuda-bindings' runtime API, None where it is not installed or does not load. It keeps a current device of its own."""
     try:
         from cuda.bindings import runtime
     except (ImportError, RuntimeError, OSError):
         return None
-    return runtime if hasattr(runtime, "cudaMemcpyBatchAsync") else None
+    (code,) = runtime.cudaSetDevice(number)
+    return runtime if int(code) == 0 else None
 
 
 def _check(answer: Any) -> None:
@@ -266,27 +325,3 @@ def _timed(torch: Any, work: Callable[[], Any], times: int) -> float:
         last.synchronize()
         spent.append(first.elapsed_time(last) * 1e-3)
     return float(np.median(spent[3:]))
-
-
-def measure_compute(number: int) -> dict[str, float]:
-    """What kernels reach: FLOPs of a large product and of prefill attention, bytes of a copy and of decode, a second."""
-    torch = need_torch()
-    device, bf16 = torch.device("cuda", number), torch.bfloat16
-    n, d, heads, tokens = 8192, 128, 32, 8192
-    a = torch.randn((n, n), dtype=bf16, device=device)
-    thin = torch.randn((16, n), dtype=bf16, device=device)
-    q = torch.randn((1, heads, tokens, d), dtype=bf16, device=device)
-    attend = torch.nn.functional.scaled_dot_product_attention
-    big = torch.empty(1 << 30, dtype=torch.uint8, device=device)
-    other = torch.empty_like(big)
-    return {
-        "gemm_flops_bf16": 2.0 * n**3 / _timed(torch, lambda: a @ a, 10),
-        "decode_gemm_bytes_per_s": 2.0 * n * n / _timed(torch, lambda: thin @ a, 20),
-        "attention_flops_bf16": 2.0
-        * heads
-        * tokens**2
-        * d
-        / _timed(torch, lambda: attend(q, q, q, is_causal=True), 10),
-        "copy_bytes_per_s": 2.0 * (1 << 30) / _timed(torch, lambda: other.copy_(big), 10),
-        "kernel_latency_s": _timed(torch, lambda: thin[:1, :8].add_(0), 50),
-    }

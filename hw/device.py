@@ -52,6 +52,8 @@ class Device(Protocol):
 
     layout: Layout
     report: Report
+    strategies: tuple[str, ...]  # ways of making many copies, the first a call a block
+    strategy: str  # the one in force; may be set between runs
 
     def run(self, programs: Mapping[int, Program]) -> dict[int, Ran]:
         """Start the programs of some streams together and wait for all of them. A failure stops every stream."""
@@ -61,6 +63,9 @@ class Device(Protocol):
 
     def fill(self, pool: int, slot: int, seed: int) -> None:
         """Write the pattern of `seed` into a row of memory or of a file, now."""
+
+    def randomize(self, pool: int, seed: int) -> None:
+        """Content that does not compress into every row of a pool in memory, now."""
 
     def first_wrong(self, pool: int, slot: int, seed: int, size: int) -> int:
         """The first byte of a row that does not follow the pattern of `seed`, -1 if none; now."""

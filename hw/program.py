@@ -63,7 +63,7 @@ else:  # the same loops as ordinary Python
 
 MONOTONIC, THREAD_CPU = 1, 3
 START, END, RAN = range(3)
-"""Columns of times, ns: start and end on the clock, and how long the thread ran in between (copies only)."""
+"""Columns of times, ns: start and end on the clock, and how long the thread ran in between (copies and stamps)."""
 MUTEX_BYTES = 128
 
 
@@ -152,7 +152,9 @@ def run_rows(
                     return False
                 _yield()
         elif op == STAMP:
+            before = _now(THREAD_CPU, scratch, clock)
             fill(words[a // 8 : (a + size) // 8], program[i, SEED])
+            times[i, RAN] = _now(THREAD_CPU, scratch, clock) - before
         elif op == CHECK:
             found[i] = first_wrong(words[a // 8 : (a + size) // 8], program[i, SEED])
         elif op == DELAY:
@@ -161,3 +163,57 @@ def run_rows(
         times[i, END] = _now(MONOTONIC, scratch, clock)
         publish(done, mutexes, me)
     return True
+
+
+def independent(program: Program, first: int) -> int:
+    """End of the run of COPY rows from `first` on that may be done in any order: none touches what another one writes."""
+    read: set[tuple[int, int]] = set()
+    written: set[tuple[int, int]] = set()
+    for i in range(first, len(program)):
+        row = program[i]
+        source, target = (int(row[POOL_A]), int(row[SLOT_A])), (int(row[POOL_B]), int(row[SLOT_B]))
+        if row[OP] != COPY or source in written or target in written or target in read:
+            return i
+        read.add(source)
+        written.add(target)
+    return len(program)
+
+
+@njit(nogil=True, cache=True)
+def gather_rows(
+    program: Any, memory: int, base: Any, stride: Any, staging: int, room: int, scratch: Any, clock: int, times: Any
+) -> None:
+    """Work off `independent` copies by way of `staging` (an address with `room` bytes, the largest row at least): sources
+    are brought together there, then go to their destinations; rows that lie side by side in memory are one memcpy. Each
+    row's time is its share by bytes.
+    """
+    n = len(program)
+    begun, before = _now(MONOTONIC, scratch, clock), _now(THREAD_CPU, scratch, clock)
+    first, total = 0, 0
+    while first < n:
+        last, size = first + 1, program[first, BYTES]
+        while last < n and size + program[last, BYTES] <= room:
+            size += program[last, BYTES]
+            last += 1
+        for pool, slot in ((POOL_A, SLOT_A), (POOL_B, SLOT_B)):
+            i, there = first, staging
+            while i < last:
+                at = base[program[i, pool]] + program[i, slot] * stride[program[i, pool]]
+                length, j = program[i, BYTES], i + 1
+                while j < last and base[program[j, pool]] + program[j, slot] * stride[program[j, pool]] == at + length:
+                    length += program[j, BYTES]
+                    j += 1
+                if pool == POOL_A:
+                    _memcpy(there, memory + at, length)
+                else:
+                    _memcpy(memory + at, there, length)
+                i, there = j, there + length
+        first, total = last, total + size
+    ran = _now(THREAD_CPU, scratch, clock) - before
+    took = _now(MONOTONIC, scratch, clock) - begun
+    done = 0.0
+    for i in range(n):
+        share = program[i, BYTES] / total
+        times[i, START], times[i, END] = begun + int(took * done), begun + int(took * (done + share))
+        times[i, RAN] = int(ran * share)
+        done += share

@@ -3,6 +3,9 @@
 Skipped where torch is not installed: it is an extra of hundreds of megabytes. tests/gpu/run.sh runs these too.
 """
 
+import os
+import subprocess
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -29,7 +32,9 @@ class OnCpu(TorchRuntime):
             cuda=quiet,
         )
         self._device = torch.device("cpu")
-        self._ramps, self._scratch, self._bindings, self._strategy = {}, {}, None, "copy_"
+        self._ramps, self._scratch, self._bindings, self.strategy = {}, {}, None, "copy_"
+
+    def settle(self) -> None: ...
 
 
 class _Nothing:
@@ -67,3 +72,25 @@ def test_without_a_gpu_the_real_runtime_says_what_to_do() -> None:
         return
     with pytest.raises(ValueError, match="finds no GPU; use --device cpu"):
         TorchRuntime(0)
+
+
+GATHER = """
+import numpy as np, torch
+from hw.cuda_gather import copy_rows
+a = torch.randint(0, 2**60, (20, 1500), dtype=torch.int64)
+b = torch.zeros_like(a)
+order = np.random.default_rng(0).permutation(20).tolist()
+words = [1500 if i % 3 else 7 for i in range(20)]
+rows = [(b[i].data_ptr(), a[order[i]].data_ptr(), words[i]) for i in range(20)]
+copy_rows(torch, np.array(rows, np.int64), torch.device("cpu"))
+for i in range(20):
+    assert (b[i, : words[i]] == a[order[i], : words[i]]).all()
+    assert (b[i, words[i] :] == 0).all()
+"""
+
+
+def test_the_gather_kernel_copies_rows_of_several_lengths_in_tritons_interpreter() -> None:
+    pytest.importorskip("triton", reason="triton is not installed; it comes with CUDA builds of torch")
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run([sys.executable, "-c", GATHER], capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0, done.stderr
