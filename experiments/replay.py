@@ -1,7 +1,7 @@
 """What `kvtier replay` and `kvtier explain` do once their options are read."""
 
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +33,38 @@ def show(row: dict[str, Any], json: str | None) -> None:
         console.say(str(json))
 
 
-def record(trace: Trace, spec: str | None, settings: Sequence[str], path: Path, *, timing: bool) -> Path:
-    """Write the KV events of the run to `path`."""
-    from experiments.event_log import write_events
+@dataclass(frozen=True)
+class Extras:
+    """What to write beside the row of a run: KV events, the record of every request and step, the timeline of both."""
 
-    write_events(load(spec, settings)[0], trace.requests(), path, timing=timing)
-    return path
+    events: Path | None
+    record: Path | None
+    timeline: Path | None
+    timing: bool
+
+    def __post_init__(self) -> None:
+        if not self.timing and (self.record or self.timeline):
+            raise ValueError("--record and --timeline show times, which a run with --no-timing does not have")
+
+    def write(self, trace: Trace, spec: str | None, settings: Sequence[str], row: dict[str, Any]) -> Iterator[Path]:
+        """Write what is wanted; yields each path."""
+        checked = load(spec, settings)[0]
+        if self.events is not None:
+            from experiments.event_log import write_events
+
+            write_events(checked, trace.requests(), self.events, timing=self.timing)
+            yield self.events
+        if self.record is None and self.timeline is None:
+            return
+        from experiments.ready import ready
+        from experiments.record import record, write_record
+        from experiments.timeline import write_timeline
+
+        made = record(ready(checked, trace.requests(), timing=True))
+        if self.record is not None:
+            yield write_record({"trace": trace.name, **row}, made, self.record)
+        if self.timeline is not None:
+            yield write_timeline(made, self.timeline)
 
 
 def explained(

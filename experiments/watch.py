@@ -17,6 +17,7 @@ from kvcache.load import Load, longest_blocks, prepare
 from kvcache.sequences import make_matches, make_sequences
 from kvcache.serve import replay_serial
 from kvcache.tables import State
+from sim.lanes import Lanes
 from sim.worker import steps
 
 
@@ -24,7 +25,8 @@ from sim.worker import steps
 class Moment:
     """The cache just before (`after` False) or just after some requests were looked up and given blocks.
 
-    `started` are the numbers (within the part) of the requests that started; `running` of all that took blocks.
+    `started` are the numbers (within the part) of the requests that started; `running` of all that took blocks. The engine
+    and its lanes are there when time is spent.
     """
 
     state: State
@@ -33,6 +35,8 @@ class Moment:
     after: bool
     started: tuple[int, ...] = ()
     running: tuple[int, ...] = ()
+    engine: Engine | None = None
+    lanes: Lanes | None = None
 
 
 def moments(work: Ready, part: Part, *, timing: bool, events: bool = False) -> Iterator[Moment]:
@@ -58,7 +62,7 @@ def _timed(work: Ready, part: Part, events: bool) -> Iterator[Moment]:
     lanes, overlap = lanes_of(work, e.state), work.spec.overlap == "full"
     for now_s, after in steps(e, lanes, cost_of(work), sent_s(work)[part.rows], overlap=overlap):
         started, running = _who(e) if after else ((), ())
-        yield Moment(e.state, e.load, now_s, after, started, running)
+        yield Moment(e.state, e.load, now_s, after, started, running, e, lanes)
 
 
 def _who(e: Engine) -> tuple[tuple[int, ...], tuple[int, ...]]:

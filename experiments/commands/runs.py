@@ -16,6 +16,12 @@ def replay(
     events: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Also write the KV events, in TensorRT-LLM's JSON shape.")
     ] = None,
+    record: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Also keep every request and step, for `kvtier report DIR`.")
+    ] = None,
+    timeline: Annotated[
+        Path | None, typer.Option(metavar="FILE.json", help="Also write a timeline for ui.perfetto.dev.")
+    ] = None,
     no_timing: o.NoTiming = False,
 ) -> None:
     """Replay a trace once and show what was found where, what moved, and how long requests took.
@@ -23,13 +29,14 @@ def replay(
     Example: [bold]kvtier replay mooncake_arxiv_first1000 --gpu-tokens 500000 --host-tokens 1e6[/bold]
     """
     from experiments.console import check_target
-    from experiments.replay import record, replayed, show
+    from experiments.replay import Extras, replayed, show
 
     check_target(json)
-    settings = configured.settings()
-    show(replayed(trace.source(), configured.spec, settings, timing=not no_timing), json)
-    if events is not None:
-        typer.echo(record(trace.source(), configured.spec, settings, events, timing=not no_timing), err=json == "-")
+    settings, extras = configured.settings(), Extras(events, record, timeline, timing=not no_timing)
+    row = replayed(trace.source(), configured.spec, settings, timing=not no_timing)
+    show(row, json)
+    for path in extras.write(trace.source(), configured.spec, settings, row):
+        typer.echo(path, err=json == "-")
 
 
 @o.bundled

@@ -140,13 +140,19 @@ class Sliced:
         edges = np.linspace(0.0, float(ends.max()), slices + 1)
         self._steps = steps
         self._width_s = float(edges[1])
+        self._edges_s: Numbers = edges
         self._middle_s: Numbers = (edges[1:] + edges[:-1]) / 2
         self._slice = np.clip(np.searchsorted(edges, ends, side="left") - 1, 0, slices - 1)
 
     def rate(self, name: str) -> Numbers:
-        """The sum of a column in each slice, over the slice's seconds."""
-        weights = self._steps[name].to_numpy(dtype=np.float64)
-        return np.bincount(self._slice, weights=weights, minlength=len(self._middle_s)) / self._width_s
+        """How much of a column fell into each slice, over the slice's seconds; a step's share is even over its time."""
+        total = np.zeros(len(self._middle_s))
+        for _, rows in self._steps.groupby("worker"):
+            ends = rows[["start_s", "end_s"]].to_numpy(dtype=np.float64).reshape(-1)
+            so_far = np.cumsum(rows[name].to_numpy(dtype=np.float64))
+            before_and_after = np.stack([np.concatenate([[0.0], so_far[:-1]]), so_far], axis=1).reshape(-1)
+            total += np.diff(np.interp(self._edges_s, ends, before_and_after, left=0.0))
+        return total / self._width_s
 
     def share(self, name: str) -> Numbers:
         """Such a rate of one worker."""

@@ -77,19 +77,29 @@ def test_numbers_that_are_none_become_null_and_others_keep_six_digits() -> None:
     )
 
 
-def test_levels_are_carried_over_slices_without_a_step_and_rates_are_sums_over_seconds() -> None:
+def test_levels_are_carried_over_slices_without_a_step() -> None:
     # Three steps make three slices of 4 s: the first two steps end in the first, the last in the third.
     # Worker 1 has one step only: it still holds its 7 blocks in the second and third slice.
     steps = pd.DataFrame({
         "worker": [0, 1, 0],
+        "start_s": [0.0, 0.0, 2.0],
         "end_s": [2.0, 4.0, 12.0],
         "host_blocks": [3, 7, 5],
-        "compute_s": [2.0, 4.0, 1.0],
+    })
+    assert Sliced(steps).level("host_blocks").tolist() == [10, 10, 12]
+
+
+def test_rates_spread_a_step_evenly_over_its_time() -> None:
+    # Slices of 4 s to 12 s. Worker 0: 1 s of kernels in 0..2 s, 5 s in 2..12 s, so 1 + 1, 2 and 2 s. Worker 1: 4 s in 0..4 s.
+    steps = pd.DataFrame({
+        "worker": [0, 1, 0],
+        "start_s": [0.0, 0.0, 2.0],
+        "end_s": [2.0, 4.0, 12.0],
+        "compute_s": [1.0, 4.0, 5.0],
     })
     sliced = Sliced(steps)
-    assert sliced.level("host_blocks").tolist() == [10, 10, 12]
-    assert sliced.rate("compute_s").tolist() == [6 / 4, 0, 1 / 4]
-    assert sliced.share("compute_s").tolist() == [6 / 8, 0, 1 / 8]
+    assert sliced.rate("compute_s") == pytest.approx([6 / 4, 2 / 4, 2 / 4])
+    assert sliced.share("compute_s") == pytest.approx([6 / 8, 2 / 8, 2 / 8])
 
 
 def test_page_of_a_run_has_its_misses_and_its_specification(tmp_path: Path) -> None:
