@@ -18,9 +18,10 @@ from experiments.pools import WEIGHT_DTYPE
 from experiments.xfer import printed, way_of
 from experiments.xfer import seconds as shown
 from kvcache.capacity import copy_bytes, kv_dtype
-from sim.cost import RooflineCost, context_pairs, step_seconds_windowed
+from sim.cost import context_pairs, step_seconds_windowed
 from sim.hardware import load_hardware
 from sim.models import load_model
+from sim.roofline import RooflineCost
 from sim.transfer import descriptor_seconds
 
 MOST_TOKENS = 1 << 22

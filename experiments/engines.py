@@ -10,7 +10,8 @@ from experiments.spec import Spec
 from kvcache.engine import Engine, Limits, make_engine, make_outcome
 from kvcache.load import longest_blocks, prepare
 from kvcache.tables import DISK_READ, DISK_WRITE, INTRA_COPY, OFFLOAD, ONBOARD, State
-from sim.cost import CostParams, RooflineCost
+from sim.cost import CostModel, CostParams
+from sim.cost_models import cost_model
 from sim.lanes import LANES, START_S, TOKEN_S, WHOLE_S, Lanes, make_lanes
 from sim.transfer import descriptor_seconds, link_params
 
@@ -46,8 +47,15 @@ def lanes_of(work: Ready, state: State) -> Lanes:
 
 def cost_of(work: Ready) -> CostParams:
     """Seconds of a step, as parameters."""
-    the_plan, tp = work.plan, work.spec.parallel.tensor_parallel_size
-    return RooflineCost(the_plan.model, the_plan.hardware, the_plan.weight_dtype, the_plan.cache_dtype, tp).params
+    return cost_model_of(work).params
+
+
+def cost_model_of(work: Ready) -> CostModel:
+    """The spec's cost model for its model, machine and split."""
+    the_plan, parallel = work.plan, work.spec.parallel
+    dtypes = (the_plan.weight_dtype, the_plan.cache_dtype)
+    split = (parallel.tensor_parallel_size, parallel.pipeline_parallel_size)
+    return cost_model(work.spec.cost_model, the_plan.model, the_plan.hardware, *dtypes, *split)
 
 
 def copy_costs(the_plan: Plan, state: State) -> np.ndarray[Any, np.dtype[np.float64]]:

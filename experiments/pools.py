@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from experiments.spec import Spec
-from kvcache.capacity import BlockCounts, block_counts, kv_dtype, temporary_window_tokens, with_windows
+from kvcache.capacity import BlockCounts, block_counts, kv_dtype, stage, temporary_window_tokens, with_windows
 from kvcache.tables import Pool, Settings
 from sim.hardware import Hardware, load_hardware
 from sim.models import Model, load_model
@@ -44,17 +44,17 @@ def plan(spec: Spec, longest_tokens: int) -> Plan:
     if cfg.max_attention_window is not None:
         shape = with_windows(shape, cfg.max_attention_window, max_seq_len)
     _check_parallel(spec)
-    tp = spec.parallel.tensor_parallel_size
-    free = int(hardware.hbm_bytes - model.weight_bytes(weight, tp))
+    tp, pp = spec.parallel.tensor_parallel_size, spec.parallel.pipeline_parallel_size
+    free = int(hardware.hbm_bytes - model.weight_bytes(weight, tp, pp))
     given = spec.capacity.blocks("gpu", cfg.tokens_per_block)
     if free <= 0 and given is None:
         raise ValueError(
-            f"the weights of {model.name} ({model.weight_bytes(weight, tp) / 1e9:.0f} GB a GPU at"
+            f"the weights of {model.name} ({model.weight_bytes(weight, tp, pp) / 1e9:.0f} GB a GPU at"
             f" tensor_parallel_size={tp}) leave no room on {hardware.name} ({hardware.hbm_bytes / 1e9:.0f} GB);"
             " raise parallel.tensor_parallel_size or give capacity.gpu_tokens"
         )
     counts = block_counts(
-        shape,
+        stage(shape, pp, 0),  # the fullest rank decides
         cache,
         free
         if free > 0
@@ -97,11 +97,6 @@ def plan(spec: Spec, longest_tokens: int) -> Plan:
 
 def _check_parallel(spec: Spec) -> None:
     """What a run would otherwise pass over in silence."""
-    if spec.parallel.pipeline_parallel_size > 1:
-        raise ValueError(
-            f"parallel.pipeline_parallel_size is {spec.parallel.pipeline_parallel_size}; runs know one stage only:"
-            " leave it at 1 and split the layers with tensor_parallel_size"
-        )
     if spec.parallel.enable_attention_dp:
         raise ValueError("parallel.enable_attention_dp is true; runs do not know it: leave it false")
 

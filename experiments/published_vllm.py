@@ -25,8 +25,8 @@ from experiments.load import load
 from experiments.ready import Ready, ready, whole
 from experiments.trace import Trace
 from kvcache.tables import T_FREE, T_SIZE
-from sim.cost import RooflineCost
 from sim.hardware import Hardware
+from sim.roofline import RooflineCost
 from sim.worker import steps
 
 ROOT = Path(__file__).parents[1]

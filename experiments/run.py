@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.engines import cost_of, engine_of, lanes_of
+from experiments.engines import cost_model_of, cost_of, engine_of, lanes_of
 from experiments.outcome import Served, fold
 from experiments.ready import Ready, part_of, ready, turns_of, whole, worker_of
 from experiments.spec import Spec
@@ -20,7 +20,7 @@ from kvcache.request import Float64, Requests
 from kvcache.sequences import make_matches, make_sequences
 from kvcache.serve import replay_serial
 from sim.cluster import simulate
-from sim.worker import Worker
+from sim.worker import BEYOND_STEPS, Worker
 
 Progress = Callable[[int, int], None]
 
@@ -38,7 +38,7 @@ def run(
     work = ready(spec, requests, timing=timing)
     served = _timed(work, progress, skip=skip) if timing else _serial(work, progress)
     row = fold(spec, work.requests, work.plan, served, wall_s=time.perf_counter() - begun)
-    row["notes"] = list(work.notes)
+    row["notes"] = [*work.notes, *_cost_notes(work, served)] if timing else list(work.notes)
     return row
 
 
@@ -67,6 +67,21 @@ def sent_s(work: Ready) -> Float64:
         for part in _timed(work, None, skip=True):
             sent[part.rows] = part.outcome.sent_s
     return sent
+
+
+def _cost_notes(work: Ready, served: list[Served]) -> list[str]:
+    """Where the seconds of steps come from, and how many of them are nobody's measurement."""
+    workers = [part.worker for part in served if part.worker is not None]
+    beyond, steps = (
+        int(sum(figures)) for figures in ((w.clock[BEYOND_STEPS] for w in workers), (w.steps for w in workers))
+    )
+    notes = list(cost_model_of(work).notes)
+    if beyond:
+        notes.append(
+            f"cost_model {work.spec.cost_model}: {beyond:,} of {steps:,} steps lie outside what was measured; they take the"
+            " nearest measurement's rate"
+        )
+    return notes
 
 
 def _timed(work: Ready, progress: Progress | None, *, skip: bool) -> list[Served]:

@@ -291,6 +291,10 @@ class Spec(Section):
     overlap: Literal["trtllm", "full"] = Field(
         default="trtllm", description="copies wait as in TensorRT-LLM, or for nothing"
     )
+    cost_model: Literal["roofline", "table"] = Field(
+        default="roofline",
+        description="seconds of a step: first principles, or the kernels that calibrate timed (hardware: its file)",
+    )
     too_long: Literal["error", "drop", "truncate"] = Field(
         default="error", description="what to do with unservable requests"
     )

@@ -10,7 +10,8 @@ It measures nothing and times nothing. A machine is a YAML file; a preset and a 
       efficiency: {value: ..., source: ...}              share of the peak that kernels reach, (0, 1]
     compute:
       flops: {bf16: ..., fp8: ..., source: ...}          dense peak per second and number format (bf16, fp8, fp4, int8)
-      linear: {efficiency: ..., source: ...}             share of the peak that matrix products reach
+      multiprocessors: {count: ..., source: ...}         streaming multiprocessors, over which products are tiled
+      linear: {efficiency: ..., source: ...}             share of the peak that wide, deep matrix products reach
       attention: {efficiency: ..., half_context_tokens: ..., source: ...}
                                                          prefill attention: share of the bf16 peak over long contexts,
                                                          and the mean context at which half of that is reached
@@ -61,6 +62,7 @@ FIGURES = {
     "memory.size.bytes": "hbm_bytes",
     "memory.bandwidth.bytes_per_s": "hbm_bytes_per_s",
     "memory.efficiency.value": "hbm_efficiency",
+    "compute.multiprocessors.count": "multiprocessors",
     "compute.linear.efficiency": "linear_efficiency",
     "compute.attention.efficiency": "attention_efficiency",
     "compute.attention.half_context_tokens": "attention_half_context_tokens",
@@ -83,6 +85,7 @@ class Hardware:
     hbm_bytes_per_s: float
     hbm_efficiency: float
     flops: Mapping[str, float]
+    multiprocessors: float
     linear_efficiency: float
     attention_efficiency: float
     attention_half_context_tokens: float
@@ -100,7 +103,7 @@ class Hardware:
                 raise ValueError(f"hardware {self.name}: {name} is {getattr(self, name)}; it must be in (0, 1]")
         if "bf16" not in self.flops:
             raise ValueError(f"hardware {self.name}: compute.flops has no bf16")
-        for name in ("hbm_bytes", "hbm_bytes_per_s"):
+        for name in ("hbm_bytes", "hbm_bytes_per_s", "multiprocessors"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"hardware {self.name}: {name} is {getattr(self, name)}; it must be above 0")
 

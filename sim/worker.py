@@ -32,11 +32,12 @@ from kvcache.line import (
 from kvcache.rules import is_vllm, iteration
 from kvcache.tables import Array
 from kvcache.vllm_engine import vllm_begin, vllm_end, vllm_may_finish
-from sim.cost import CostParams, step_seconds_windowed
+from sim.cost import CostParams, is_beyond, step_seconds_windowed
 from sim.lanes import Lanes, copies_seconds
 
 # Entries of `clock`.
-NOW_S, COMPUTE_S, COPY_WAIT_S, TOKENS_MADE = range(4)
+NOW_S, COMPUTE_S, COPY_WAIT_S, TOKENS_MADE, BEYOND_STEPS = range(5)
+"""BEYOND_STEPS: steps outside what the cost model was measured for."""
 
 
 class Source(Protocol):
@@ -81,6 +82,9 @@ def _spend(e: Engine, lanes: Lanes, cost: CostParams, clock: Array, overlap: boo
     """The copies and kernels of the step just begun take their time."""
     copy_s = copies_seconds(e.state, lanes)
     compute_s = plan_seconds(e, cost)
+    p = e.line.plan
+    if is_beyond(cost, p[PREFILL_TOKENS], p[PREFILL_PAIRS], p[PREFILL_WINDOW_PAIRS], p[DECODE_SEQS], p[DECODE_CONTEXT]):
+        clock[BEYOND_STEPS] += 1
     wait_s = max(0.0, copy_s - compute_s) if overlap else copy_s
     clock[COMPUTE_S] += compute_s
     clock[COPY_WAIT_S] += wait_s
@@ -160,7 +164,7 @@ class Worker:
     ) -> None:
         self.engine = engine
         self.lanes = lanes
-        self.clock = np.zeros(4)
+        self.clock = np.zeros(5)
         self._span = run_vllm_span if is_vllm(engine) else run_span
         self._end = iteration(engine).end
         self._env = env

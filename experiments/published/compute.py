@@ -2,14 +2,12 @@
 
 from dataclasses import replace
 
-import numpy as np
-
 from experiments.published.figure import Figure, Group
 from experiments.published.runs import first_token_s, tokens_per_s
-from sim import cost
-from sim.cost import CostParams, RooflineCost, step_seconds
+from sim.cost import FIXED_S, decode_seconds, dense_seconds, prefill_seconds
 from sim.hardware import load_hardware
 from sim.models import load_model, model_from_config
+from sim.roofline import RooflineCost
 from sim.transfer import Link, LinkDirection
 
 BLOG = "vLLM blog of 2026-01-08 on its KV offloading connector, Llama-3.1-8B on H100"
@@ -80,38 +78,18 @@ def _throughput() -> Group:
     )
 
 
-def _only(params: CostParams, *kept: int) -> CostParams:
-    part = np.zeros_like(params)
-    part[list(kept)] = params[list(kept)]
-    return part
-
-
 def _attention() -> Group:
     """One layer's attention kernels by themselves."""
     model, machine = load_model("llama-3.1-8b"), load_hardware("h100-sxm")
-    prefill = _only(
-        RooflineCost(model, machine).params,
-        cost.PAIR_S,
-        cost.HALF_CONTEXT,
-        cost.FULL_LAYERS,
-        cost.ATTENTION_LATENCY_S,
-        cost.CONTEXT_READ_S_FULL,
-    )
-    decode = _only(
-        RooflineCost(model, machine, kv_dtype="fp8").params,
-        cost.CONTEXT_READ_S_FULL,
-        cost.FULL_LAYERS,
-        cost.DECODE_PAIR_S,
-        cost.DECODE_LATENCY_S,
-    )
+    prefill, decode = (RooflineCost(model, machine, kv_dtype=kv_dtype).params for kv_dtype in ("bf16", "fp8"))
     layer_ms = 1e3 / model.layers
     figures = []
     for k, published in ((1, 0.0514), (2, 0.1483), (4, 0.3796), (8, 1.193), (16, 4.381)):
-        n = 1024 * k
-        ours = layer_ms * step_seconds(prefill, n, n * n / 2, 0, 0)
+        n = 1024.0 * k
+        ours = layer_ms * prefill_seconds(prefill, n, n * n / 2, n * n / 2, n)
         figures.append(Figure("D3", f"prefill {k}K tokens", "ms", published, ours, 0.10, "h100-sxm compute.attention"))
     for batch, published in ((1, 0.0248), (32, 0.215), (64, 0.399)):
-        ours = layer_ms * step_seconds(decode, 0, 0, batch, batch * 8192)
+        ours = layer_ms * decode_seconds(decode, float(batch), batch * 8192.0, batch * 8192.0)
         fixes = "h100-sxm decode_attention" if batch == 1 else ""
         figures.append(Figure("D3", f"decode {batch} x 8K", "ms", published, ours, 0.10, fixes))
     return Group(
@@ -147,11 +125,10 @@ def _linear() -> Group:
     figures = []
     for ranks, rows in measured.items():
         params = RooflineCost(model, machine, tensor_parallel=ranks).params
-        linear = _only(params, cost.LINEAR_S_PER_TOKEN, cost.DENSE_READ_S, cost.ACTIVATION_S_PER_TOKEN, cost.FIXED_S)
         for tokens, published in rows:
-            ours = 1e3 / model.layers * step_seconds(linear, tokens, 0, 0, 0)
+            ours = 1e3 / model.layers * (params[FIXED_S] + dense_seconds(params, float(tokens), 0.0))
             fixes = "" if ranks > 1 else "h100-sxm compute.linear" if tokens > 1 else "h100-sxm compute.kernels"
-            tolerance = 0.10 if ranks == 1 or tokens == 1 else 0.25
+            tolerance = 0.15 if (ranks, tokens) == (8, 512) else 0.10
             what = f"{ranks} GPU{'s' if ranks > 1 else ''}, {tokens:,} token{'s' if tokens > 1 else ''}"
             figures.append(Figure("D4", what, "ms", published, ours, tolerance, fixes))
     return Group(
@@ -159,5 +136,6 @@ def _linear() -> Group:
         "Linear layers of one layer, Llama-2-7B, H100",
         "Vidur, data/profiling/compute/h100/meta-llama/Llama-2-7b-hf/mlp.csv",
         tuple(figures),
-        "Narrow matrices (8 GPUs) reach less of the peak than wide ones; the model has one efficiency for both (25 %).",
+        "Narrow, shallow products (8 GPUs) reach less of the peak: tiles, waves and the writing of results say how much"
+        " less. Vidur adds the residual in a kernel of its own, which TensorRT-LLM fuses: about 4 points of the rest.",
     )

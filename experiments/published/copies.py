@@ -2,9 +2,10 @@
 
 from experiments.published.figure import Figure, Group
 from kvcache.capacity import copy_bytes
-from sim.cost import RooflineCost, step_seconds
+from sim.cost import step_seconds
 from sim.hardware import load_hardware
 from sim.models import load_model
+from sim.roofline import RooflineCost
 from sim.transfer import LinkDirection, copy_seconds, descriptor_seconds
 
 KIB, MIB = 1024, 1024**2

@@ -4,9 +4,10 @@ from pathlib import Path
 
 from experiments.published.figure import Figure, Group
 from kvcache.capacity import copy_bytes
-from sim.cost import RooflineCost, step_seconds
+from sim.cost import step_seconds
 from sim.hardware import load_hardware
 from sim.models import load_model
+from sim.roofline import RooflineCost
 from sim.transfer import copy_seconds
 
 H800 = Path(__file__).parent / "h800-roce.yaml"

@@ -4,10 +4,12 @@ import json
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 
 from experiments.run import run
 from experiments.spec import Spec
@@ -277,3 +279,37 @@ def test_a_model_with_sliding_windows_serves_a_real_trace() -> None:
     row = run(spec, requests)
     assert row["requests"] == 80
     assert row["lookup_blocks"] == (-(-requests.prompt_tokens // 64)).sum()
+
+
+class TestCostModels:
+    """`cost_model: table` takes the kernels of the hardware file, and tells how many steps nobody measured."""
+
+    def machine(self, path: Path) -> str:
+        tables = {
+            "linear": [[1, 1.0e12], [64, 60.0e12], [512, 300.0e12]],
+            "prefill_attention": [[1, 100.0e12], [4096, 400.0e12]],
+            "decode_attention": [[4096, 1.0e12], [1.0e9, 2.0e12]],
+        }
+        measured = {name: {"table": table, "source": "measured here"} for name, table in tables.items()}
+        path.write_text(yaml.safe_dump({"base": "h100-sxm", "compute": {"measured": measured}}), encoding="utf-8")
+        return str(path)
+
+    def test_a_run_says_how_many_steps_lie_beyond_the_measurements(self, build: Build, tmp_path: Path) -> None:
+        hardware = self.machine(tmp_path / "mine.yaml")
+        # prompts of 640 tokens (beyond the 512 rows), of 32 (within); 10 tokens each, one a step
+        requests = build([list(range(40)), [77, 78]])
+        row = run(spec_of(gpu=100, hardware=hardware, cost_model="table"), requests)
+        assert row["notes"][0] == "steps: products and attention as measured (measured here); the rest by the roofline"
+        assert row["notes"][1].startswith("cost_model table: 1 of ")
+        roofline = run(spec_of(gpu=100, hardware=hardware), requests)
+        assert roofline["notes"] == []
+        assert roofline["ttft_s"] != row["ttft_s"]
+
+    def test_presets_have_no_measured_kernels(self, build: Build) -> None:
+        with pytest.raises(ValueError, match=r"cost_model is table and hardware h100-sxm has no compute\.measured"):
+            run(spec_of(cost_model="table"), build([[1]]))
+
+    def test_stages_of_a_pipeline_answer_many_sooner_and_one_later(self, build: Build) -> None:
+        one, two = (spec_of(gpu=400, parallel={"pipeline_parallel_size": n}) for n in (1, 2))
+        alone = build([list(range(30))])
+        assert run(two, alone)["ttft_s"]["mean"] > run(one, alone)["ttft_s"]["mean"]

@@ -191,7 +191,7 @@ class TestBreakeven:
     def test_reuse_saves_a_small_model_next_to_nothing(self) -> None:
         # NVIDIA/TensorRT-LLM issue 2631: Qwen2.5-0.5B, 384 tokens, prefix reuse never pays
         [point] = breakeven(Break("qwen2.5-0.5b", isl=384)).points
-        assert 1 < point.computed_s / point.loaded_s < 1.1
+        assert 1 < point.computed_s / point.loaded_s < 1.2
 
     def test_a_sliding_window_is_loaded_no_further_than_it_reaches(self) -> None:
         # gpt-oss, 10,000 tokens: 18 full layers of 2,048 B a token, 18 layers of its last 128

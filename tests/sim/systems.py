@@ -12,8 +12,9 @@ from kvcache.request import Requests
 from kvcache.retention import RetentionColumns
 from kvcache.tables import OFFLOAD, ONBOARD, Pool, Settings
 from sim.cluster import simulate
-from sim.cost import COUNT, FIXED_S, LINEAR_S_PER_TOKEN
+from sim.cost import DENSE, FIXED_S, assembled
 from sim.lanes import WHOLE_S, make_lanes
+from sim.surface import surface
 from sim.transfer import LinkDirection, link_params
 from sim.turns import Turns
 from sim.worker import Worker
@@ -23,9 +24,8 @@ WIDE = 1 << 20
 
 def step_cost(fixed_s: float = 1.0, token_s: float = 0.0) -> NDArray[np.float64]:
     """A step takes `fixed_s` and `token_s` for each token it computes, and nothing else."""
-    params = np.zeros(COUNT)
-    params[FIXED_S], params[LINEAR_S_PER_TOKEN] = fixed_s, token_s
-    return params
+    each = surface((1.0,), (1.0,), np.array([max(token_s, 1e-300)]))
+    return assembled({FIXED_S: fixed_s}, {DENSE: each})
 
 
 def requests_of(
