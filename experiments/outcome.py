@@ -1,6 +1,6 @@
 """Folds what the workers leave behind into one row: counts, bytes, times, causes. The only place where rows are made."""
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 import numpy as np
@@ -46,18 +46,58 @@ class Served:
     worker: Worker | None
 
 
+@dataclass(frozen=True)
+class Totals:
+    """What a workload, or a piece of one, adds up to."""
+
+    requests: int = 0
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    tail_tokens: int = 0
+    """Pool space that last, part-filled blocks leave empty, summed over requests."""
+    hit_tokens: int = 0
+    """Prompt tokens that were found computed."""
+
+    @classmethod
+    def of(cls, requests: Requests, tokens_per_block: int, hit_tokens: int) -> "Totals":
+        """The totals of some requests."""
+        prompt, output = (int(t.sum(dtype=np.int64)) for t in (requests.prompt_tokens, requests.output_tokens))
+        total = requests.prompt_tokens.astype(np.int64) + requests.output_tokens
+        return cls(len(requests), prompt, output, int((-total % tokens_per_block).sum()), hit_tokens)
+
+    def __add__(self, other: "Totals") -> "Totals":
+        return Totals(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
+
+
 def fold(spec: Spec, requests: Requests, the_plan: Plan, served: list[Served], *, wall_s: float) -> dict[str, Any]:
     """The row of a run. Counts by block are those of the first (full-attention) window; bytes are of all windows."""
-    stats = sum((part.state.stats for part in served), start=np.zeros_like(served[0].state.stats))
+    hit = int(sum(int(part.outcome.reused.sum()) for part in served))
+    totals = Totals.of(requests, spec.kv_cache_config.tokens_per_block, hit)
+    timed = [part.worker for part in served if part.worker is not None]
+    times = _times(requests, served) if timed else no_times()
+    return row_of(spec, the_plan, totals, [part.state for part in served], times, timed, wall_s=wall_s)
+
+
+def row_of(
+    spec: Spec,
+    the_plan: Plan,
+    totals: Totals,
+    states: list[State],
+    times: dict[str, Any],
+    timed: list[Worker],
+    *,
+    wall_s: float,
+) -> dict[str, Any]:
+    """The row of a run from its totals and the workers' tables as they are after it."""
+    stats = sum((state.stats for state in states), start=np.zeros_like(states[0].stats))
     first = stats[0]
     looked, reused = int(first[REUSED] + first[MISSED]), int(first[REUSED])
-    prompt = int(requests.prompt_tokens.sum(dtype=np.int64))
-    hit = int(sum(int(part.outcome.reused.sum()) for part in served))
+    prompt, hit = totals.prompt_tokens, totals.hit_tokens
     tiers = {name: int(first[HIT_TOKENS_GPU + i]) for i, name in enumerate(("gpu", "host", "disk"))}
     row: dict[str, Any] = {
-        "requests": len(requests),
+        "requests": totals.requests,
         "prompt_tokens": prompt,
-        "output_tokens": int(requests.output_tokens.sum(dtype=np.int64)),
+        "output_tokens": totals.output_tokens,
         "lookup_blocks": looked,
         "reused_blocks": reused,
         "partial_reused_blocks": int(first[PARTIAL_REUSED]),
@@ -68,8 +108,8 @@ def fold(spec: Spec, requests: Requests, the_plan: Plan, served: list[Served], *
         **_traffic(stats, the_plan),
         "dropped_blocks": int(first[DROPPED]),
         "dropped_below_threshold_blocks": int(first[DROPPED_BELOW_THRESHOLD]),
-        **_by_priority(served),
-        "tail_tokens": _tail_tokens(requests, spec.kv_cache_config.tokens_per_block),
+        **_by_priority(states),
+        "tail_tokens": totals.tail_tokens,
         "misses_by_cause": {
             name: int(first[CAUSE_0 + i]) for i, name in enumerate(CAUSES) if i != 1 and first[CAUSE_0 + i]
         },
@@ -77,31 +117,24 @@ def fold(spec: Spec, requests: Requests, the_plan: Plan, served: list[Served], *
         "host_blocks": the_plan.pools[0].blocks[1],
         "disk_blocks": the_plan.pools[0].blocks[2] if len(the_plan.pools[0].blocks) > 2 else 0,
         "block_bytes": the_plan.block_bytes[0],
-        **_times(requests, served),
+        **times,
     }
     touched = int(stats[:, [ALLOC_TOTAL, REUSED, STORED]].sum())
-    steps = sum(part.worker.steps for part in served if part.worker is not None)
-    timed = [part.worker for part in served if part.worker is not None]
+    steps = sum(worker.steps for worker in timed)
     row["steps"] = steps if timed else None
     row["pauses"] = sum(worker.pauses for worker in timed) if timed else None
-    row["events_per_s"] = (touched + steps + len(requests)) / wall_s
+    row["events_per_s"] = (touched + steps + totals.requests) / wall_s
     row["wall_s"] = wall_s
     row["spec"] = spec.shown()
     row["version"] = kvtier_version()
     return row
 
 
-def _by_priority(served: list[Served]) -> dict[str, dict[str, int]]:
+def _by_priority(states: list[State]) -> dict[str, dict[str, int]]:
     """Which priorities were offloaded, brought back, dropped for being below the threshold: {priority: blocks} each."""
-    counts = sum((part.state.by_priority for part in served), start=np.zeros_like(served[0].state.by_priority))
+    counts = sum((state.by_priority for state in states), start=np.zeros_like(states[0].by_priority))
     names = ("offload_blocks_by_priority", "onboard_blocks_by_priority", "below_threshold_blocks_by_priority")
     return {name: {str(p): int(row[p]) for p in np.flatnonzero(row)} for name, row in zip(names, counts, strict=True)}
-
-
-def _tail_tokens(requests: Requests, tokens_per_block: int) -> int:
-    """Pool space that last, part-filled blocks leave empty, summed over requests (tokens)."""
-    total = requests.prompt_tokens.astype(np.int64) + requests.output_tokens
-    return int((-total % tokens_per_block).sum())
 
 
 def _traffic(stats: NDArray[np.int64], the_plan: Plan) -> dict[str, int]:
@@ -126,10 +159,12 @@ def _spread(values: NDArray[np.float64]) -> dict[str, float] | None:
     return {"mean": float(values.mean()), **{name: float(np.quantile(values, p)) for name, p in QUANTILES.items()}}
 
 
+def no_times() -> dict[str, Any]:
+    """The times of a run without a clock: none."""
+    return dict.fromkeys(("ttft_s", "tpot_s", "e2e_s", "output_tokens_per_s", "makespan_s", "compute_s", "copy_wait_s"))
+
+
 def _times(requests: Requests, served: list[Served]) -> dict[str, Any]:
-    names = ("ttft_s", "tpot_s", "e2e_s", "output_tokens_per_s", "makespan_s", "compute_s", "copy_wait_s")
-    if served[0].worker is None:
-        return dict.fromkeys(names)
     n = len(requests)
     sent, first, last = np.empty(n), np.empty(n), np.empty(n)
     for part in served:

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 PLAIN_EVERY_S = 10.0
 
-Report = Callable[[int, int], None]
-"""Called with how many are done and how many there are."""
+Report = Callable[[int, int | None], None]
+"""Called with how many are done and how many there are, where that is known."""
 
 
 class _Rate(ProgressColumn):
@@ -51,15 +51,13 @@ class _Plain:
         self.unit, self.console = unit, console
         self.start_s = self.last_s = time.monotonic()
 
-    def __call__(self, done: int, total: int) -> None:
+    def __call__(self, done: int, total: int | None) -> None:
         now_s = time.monotonic()
         if done and now_s - self.last_s >= PLAIN_EVERY_S:
             self.last_s = now_s
             rate = done / (now_s - self.start_s)
-            self.console.print(
-                f"{done} of {total} {self.unit}, {rate:.3g} {self.unit}/s, {(total - done) / rate:.0f} s left",
-                highlight=False,
-            )
+            of, left = ("", "") if total is None else (f" of {total}", f", {(total - done) / rate:.0f} s left")
+            self.console.print(f"{done}{of} {self.unit}, {rate:.3g} {self.unit}/s{left}", highlight=False)
 
 
 @contextmanager

@@ -2,15 +2,17 @@
 priorities, and each worker's share. Everything that runs, explains or records starts here.
 """
 
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from experiments.pools import Plan, plan
-from experiments.retention import columns
+from experiments.retention import check_labels, columns, counts_sessions
 from experiments.spec import Spec
-from kvcache.request import Int32, Int64, Requests
+from kvcache.request import Int32, Int64, Labels, Requests
 from kvcache.retention import RetentionColumns
 from sim.cluster import assign
 from sim.turns import Turns, turns_before
@@ -18,13 +20,24 @@ from sim.turns import Turns, turns_before
 
 @dataclass(frozen=True)
 class Ready:
-    """What a run needs. `requests` are those that will be served."""
+    """What a run needs. `requests` are those that will be served; they may be a piece of a longer workload."""
 
     spec: Spec
     requests: Requests
     plan: Plan
     retention: RetentionColumns
-    notes: tuple[str, ...]
+    left_out: Counter[str]
+    """How many requests were changed or dropped, by a sentence with a place for the number."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What whoever reads the results should know."""
+        changed = [sentence.format(count) for sentence, count in self.left_out.items()]
+        tpb, unit = self.spec.kv_cache_config.tokens_per_block, self.requests.unit_tokens
+        finer = (
+            f"lower bound: sharing inside a trace block of {unit} tokens is unknown (tokens_per_block {tpb} is finer)"
+        )
+        return (*changed, *self.plan.notes, *([finer] if tpb < unit else []))
 
 
 @dataclass(frozen=True)
@@ -38,20 +51,58 @@ class Part:
 
 def ready(spec: Spec, requests: Requests, *, timing: bool) -> Ready:
     """Check and prepare; anything impossible is a ValueError that names the setting."""
-    requests, notes = fitted(spec, scheduled(spec, requests))
-    the_plan = plan(spec, longest_tokens(requests))
-    requests, more = servable(spec, requests, the_plan)
+    (work,) = ready_pieces(spec, [requests])
     if timing:
-        check_timed(spec, requests, the_plan)
-    elif spec.workload.takes_turns:
-        raise ValueError("workload.concurrency and wait_for_turns need a clock: leave out --no-timing, or them")
-    notes = [*notes, *more, *the_plan.notes]
-    if requests.unit_tokens > 1 and spec.kv_cache_config.tokens_per_block < requests.unit_tokens:
-        notes.append(
-            f"lower bound: sharing inside a trace block of {requests.unit_tokens} tokens is unknown"
-            f" (tokens_per_block {spec.kv_cache_config.tokens_per_block} is finer)"
+        check_timed(spec, work.requests, work.plan)
+    else:
+        check_untimed(spec)
+    return work
+
+
+def first_piece(spec: Spec, requests: Requests) -> Ready:
+    """A workload that may go on; its pools are settled here."""
+    fitting, left_out = fitted(spec, scheduled(spec, requests), 0)
+    the_plan = plan(spec, longest_tokens(fitting))
+    return _prepared(spec, fitting, the_plan, left_out, 0)
+
+
+def next_piece(work: Ready, requests: Requests, first: int) -> Ready:
+    """The piece after `work`, under the same pools; `first` is the number of its first request."""
+    spec, the_plan = work.spec, work.plan
+    fitting, left_out = fitted(spec, scheduled(spec, requests), first)
+    if longest_tokens(fitting) > the_plan.max_seq_len:
+        raise ValueError(
+            f"a request of {longest_tokens(fitting)} tokens comes after request {first}, when pools were laid out for"
+            f" {the_plan.max_seq_len}: set scheduler.max_seq_len"
         )
-    return Ready(spec, requests, the_plan, columns(requests, spec.retention), tuple(notes))
+    return _prepared(spec, fitting, the_plan, work.left_out + left_out, first)
+
+
+def ready_pieces(spec: Spec, pieces: Iterable[Requests]) -> Iterator[Ready]:
+    """Piece after piece, checked and prepared. What only all of them can show is checked at the end."""
+    work, first, served, labels = None, 0, 0, dict[str, Labels]()
+    for piece in pieces:
+        work = first_piece(spec, piece) if work is None else next_piece(work, piece, first)
+        first, served = first + len(piece), served + len(work.requests)
+        labels |= piece.labels
+        yield work
+    check_labels(spec.retention, labels)
+    if work is not None and served == 0:
+        raise _nothing_left(work)
+
+
+def _prepared(spec: Spec, requests: Requests, the_plan: Plan, left_out: Counter[str], first: int) -> Ready:
+    requests, more = servable(spec, requests, the_plan, first)
+    return Ready(spec, requests, the_plan, columns(requests, spec.retention), left_out + more)
+
+
+def _nothing_left(work: Ready) -> ValueError:
+    return ValueError(f"every request is longer than what can be served: {'; '.join(work.notes)}")
+
+
+def needs_whole_trace(spec: Spec) -> bool:
+    """Whether what a request gets depends on requests after it."""
+    return spec.workload.spread_arrivals or counts_sessions(spec.retention)
 
 
 def whole(work: Ready) -> Part:
@@ -108,15 +159,15 @@ def longest_tokens(requests: Requests) -> int:
     return int((requests.prompt_tokens.astype(np.int64) + requests.output_tokens).max(initial=1))
 
 
-def fitted(spec: Spec, requests: Requests) -> tuple[Requests, list[str]]:
-    """The requests no longer than scheduler.max_seq_len, by the `too_long` policy."""
+def fitted(spec: Spec, requests: Requests, first: int) -> tuple[Requests, Counter[str]]:
+    """The requests no longer than scheduler.max_seq_len, by the `too_long` policy; `first` is the first one's number."""
     limit = spec.scheduler.max_seq_len
     if limit is None:
-        return requests, []
-    return _limited(spec, requests, limit, f"scheduler.max_seq_len={limit}")
+        return requests, Counter()
+    return _limited(spec, requests, first, limit, f"scheduler.max_seq_len={limit}")
 
 
-def servable(spec: Spec, requests: Requests, the_plan: Plan) -> tuple[Requests, list[str]]:
+def servable(spec: Spec, requests: Requests, the_plan: Plan, first: int) -> tuple[Requests, Counter[str]]:
     """The requests that the GPU pool can hold from first to last token, by the `too_long` policy."""
     tpb = spec.kv_cache_config.tokens_per_block
     full = [pool for pool in the_plan.pools if not pool.sliding]
@@ -127,30 +178,28 @@ def servable(spec: Spec, requests: Requests, the_plan: Plan) -> tuple[Requests, 
                 f"the pool of the {pool.window_tokens}-token window holds {pool.blocks[0]} blocks of {tpb} tokens;"
                 " one sequence needs more: raise capacity.gpu_tokens"
             )
-    return _limited(spec, requests, blocks * tpb, f"the GPU pool of {blocks} blocks of {tpb} tokens")
+    return _limited(spec, requests, first, blocks * tpb, f"the GPU pool of {blocks} blocks of {tpb} tokens")
 
 
-def _limited(spec: Spec, requests: Requests, limit: int, what: str) -> tuple[Requests, list[str]]:
+def _limited(spec: Spec, requests: Requests, first: int, limit: int, what: str) -> tuple[Requests, Counter[str]]:
     total = requests.prompt_tokens.astype(np.int64) + requests.output_tokens
     over = np.flatnonzero(total > limit)
     if len(over) == 0:
-        return requests, []
+        return requests, Counter()
     if spec.too_long == "error":
         i = int(over[0])
         raise ValueError(
-            f"request {i} needs {int(requests.prompt_tokens[i])} prompt + {int(requests.output_tokens[i])} output tokens,"
-            f" more than {what} can hold ({limit} tokens; {len(over)} of {len(requests)} requests are too long):"
+            f"request {first + i} needs {int(requests.prompt_tokens[i])} prompt + {int(requests.output_tokens[i])} output"
+            f" tokens, more than {what} can hold ({limit} tokens; {len(over)} of {len(requests)} requests are too long):"
             " raise capacity.gpu_tokens or set too_long=drop or too_long=truncate"
         )
     if spec.too_long == "drop":
         kept = np.flatnonzero(total <= limit).astype(np.int64)
-        if len(kept) == 0:
-            raise ValueError(f"every request is longer than {what} can hold ({limit} tokens)")
-        return requests.take(kept), [f"dropped {len(over)} requests longer than {what} (too_long=drop)"]
+        return requests.take(kept), Counter({f"dropped {{}} requests longer than {what} (too_long=drop)": len(over)})
     output = np.minimum(requests.output_tokens, limit - 1).astype(np.int32)
     prompt = np.minimum(requests.prompt_tokens, limit - output).astype(np.int32)
     cut = replace(requests, prompt_tokens=prompt, output_tokens=output, output_offset=None, output_units=None)
-    return cut, [f"truncated {len(over)} requests longer than {what} (too_long=truncate)"]
+    return cut, Counter({f"truncated {{}} requests longer than {what} (too_long=truncate)": len(over)})
 
 
 def check_timed(spec: Spec, requests: Requests, the_plan: Plan) -> None:
@@ -167,3 +216,9 @@ def check_timed(spec: Spec, requests: Requests, the_plan: Plan) -> None:
             f"scheduler.enable_chunked_prefill is false and scheduler.max_num_tokens is {tokens}; the longest prompt has"
             f" {longest} tokens and would never run: raise max_num_tokens or leave chunking on"
         )
+
+
+def check_untimed(spec: Spec) -> None:
+    """Refuse what only time can bring about."""
+    if spec.workload.takes_turns:
+        raise ValueError("workload.concurrency and wait_for_turns need a clock: leave out --no-timing, or them")

@@ -12,14 +12,22 @@ from experiments.trace import Trace
 
 
 def replayed(trace: Trace, spec: str | None, settings: Sequence[str], *, timing: bool) -> dict[str, Any]:
-    """The row of one run; its notes begin with those about the spec and the trace."""
+    """The row of one run; its notes begin with those about the spec and the trace. Decisions alone need no whole trace."""
     checked, notes = load(spec, settings)
-    requests = trace.requests()
-    from experiments.run import run
+    from experiments.ready import needs_whole_trace
 
     with progress("requests") as report:
-        row = run(checked, requests, timing=timing, progress=report)
-    return {**row, "notes": list(dict.fromkeys([*notes, *requests.notes, *row.get("notes", [])]))}
+        if timing or needs_whole_trace(checked):
+            from experiments.run import run
+
+            requests = trace.requests()
+            row, read_notes = run(checked, requests, timing=timing, progress=report), list(requests.notes)
+        else:
+            from experiments.untimed import run_pieces
+
+            stream = trace.stream()
+            row, read_notes = run_pieces(checked, stream.pieces, progress=report), stream.notes
+    return {**row, "notes": list(dict.fromkeys([*notes, *read_notes, *row["notes"]]))}
 
 
 def show(row: dict[str, Any], json: str | None) -> None:

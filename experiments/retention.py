@@ -13,6 +13,7 @@ Counting sessions is an oracle view: a prefix counts as shared when enough sessi
 also later. That stands for what an operator knows: which system prompts are deployed.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -22,7 +23,7 @@ from experiments.complaints import SpecError, near
 from experiments.spec import RetentionRule
 from kvcache.compiled import compiled
 from kvcache.curve import prefix_blocks
-from kvcache.request import Int32, Int64, Requests
+from kvcache.request import Int32, Int64, Labels, Requests
 from kvcache.retention import RetentionColumns
 
 DEFAULT_PRIORITY = 35
@@ -80,27 +81,39 @@ class _Shared:
         return prefix, sessions
 
 
-def _applies(rule: RetentionRule, requests: Requests, number: int) -> Bool:
+def check_labels(rules: tuple[RetentionRule, ...], labels: Mapping[str, Labels]) -> None:
+    """Refuse rules about labels, or about values of them, that no request of the trace has."""
+    for number, rule in enumerate(rules):
+        for label, values in rule.where.items():
+            if label not in labels:
+                known = near(label, labels) if labels else "it has none"
+                raise SpecError(f"retention[{number}].where.{label}: the trace has no such label; {known}")
+            names = labels[label].names
+            for value in values:
+                if value not in names:
+                    raise SpecError(
+                        f"retention[{number}].where.{label}: no request has {value!r}; {near(value, names)}"
+                    )
+
+
+def _applies(rule: RetentionRule, requests: Requests) -> Bool:
     """Which requests a rule is about: those that have one of the wanted values in each label."""
     wanted = np.ones(len(requests), np.bool_)
     for label, values in rule.where.items():
-        if label not in requests.labels:
-            known = near(label, requests.labels) if requests.labels else "it has none"
-            raise SpecError(f"retention[{number}].where.{label}: the trace has no such label; {known}")
-        column = requests.labels[label]
-        for value in values:
-            if value not in column.names:
-                raise SpecError(
-                    f"retention[{number}].where.{label}: no request has {value!r}; {near(value, column.names)}"
-                )
-        wanted &= np.isin(column.codes, [column.names.index(value) for value in values])
+        column = requests.labels.get(label, Labels(np.full(len(requests), -1, np.int32), ()))
+        wanted &= np.isin(column.codes, [column.names.index(value) for value in values if value in column.names])
     return wanted
 
 
+def counts_sessions(rules: tuple[RetentionRule, ...]) -> bool:
+    """Whether a rule counts sessions over the whole trace."""
+    return any(rule.system_prompt is not None and rule.system_prompt.first_tokens is None for rule in rules)
+
+
 def columns(requests: Requests, rules: tuple[RetentionRule, ...]) -> RetentionColumns:
-    """The token ranges and decode priorities that `rules` give to each request."""
+    """The token ranges and decode priorities that `rules` give to each request of a whole trace, or of a piece of one."""
     n = len(requests)
-    applies = [_applies(rule, requests, number) for number, rule in enumerate(rules)]
+    applies = [_applies(rule, requests) for rule in rules]
     shared = _Shared(requests)
     ends = [_system_tokens(rule, shared) for rule in rules]
     system = np.zeros(n, np.int64)

@@ -1,28 +1,21 @@
 """One run: a spec and a workload in, one row of figures out.
 
 It owns no rule and no clock of its own: `experiments.ready` checks and prepares, `kvcache` decides, `sim` spends the time.
-Without timing the workload is served one request at a time in file order with service time zero, the cache-only view.
+Without timing it is `experiments.untimed`.
 """
 
 import time
-from collections.abc import Callable
 from typing import Any
-
-import numpy as np
 
 from experiments.engines import cost_model_of, cost_of, engine_of, lanes_of
 from experiments.outcome import Served, fold
-from experiments.ready import Ready, part_of, ready, turns_of, whole, worker_of
+from experiments.progress import Report
+from experiments.ready import Ready, part_of, ready, turns_of, worker_of
 from experiments.spec import Spec
-from kvcache.engine import make_outcome
-from kvcache.load import longest_blocks, prepare
+from experiments.untimed import decided
 from kvcache.request import Float64, Requests
-from kvcache.sequences import make_matches, make_sequences
-from kvcache.serve import replay_serial
 from sim.cluster import simulate
 from sim.worker import BEYOND_STEPS, Worker
-
-Progress = Callable[[int, int], None]
 
 
 def run(
@@ -30,34 +23,17 @@ def run(
     requests: Requests,
     *,
     timing: bool = True,
-    progress: Progress | None = None,
+    progress: Report | None = None,
     skip: bool = True,
 ) -> dict[str, Any]:
     """Serve `requests` under `spec` and return one row (plain JSON). `skip` False spends every step by itself."""
     begun = time.perf_counter()
     work = ready(spec, requests, timing=timing)
-    served = _timed(work, progress, skip=skip) if timing else _serial(work, progress)
+    if not timing:
+        return decided([work], len(requests), progress, begun)
+    served = _timed(work, progress, skip=skip)
     row = fold(spec, work.requests, work.plan, served, wall_s=time.perf_counter() - begun)
-    row["notes"] = [*work.notes, *_cost_notes(work, served)] if timing else list(work.notes)
-    return row
-
-
-def _serial(work: Ready, progress: Progress | None) -> list[Served]:
-    part, settings, n = whole(work), work.plan.settings, len(work.requests)
-    state, load = prepare(part.requests, part.retention, work.plan.pools, settings)
-    positions = longest_blocks(part.requests, settings.tokens_per_block)
-    q, m = make_sequences(len(work.plan.pools), 1, positions), make_matches(1, positions)
-    outcome, scratch = make_outcome(n), np.zeros((3, 1), np.int64)
-    arrival_us = np.asarray(part.requests.arrival_s * 1e6).astype(np.int64)
-    step = n if progress is None else max(1, n // 50)
-    for first in range(0, n, step):
-        last = min(n, first + step)
-        done = int(replay_serial(state, q, m, load, scratch, arrival_us, first, last, outcome.reused))
-        if done < last:
-            raise ValueError(f"request {done} does not fit in the GPU pool of {work.plan.pools[0].blocks[0]} blocks")
-        if progress is not None:
-            progress(last, n)
-    return [Served(part.rows, state, outcome, None)]
+    return {**row, "notes": [*work.notes, *_cost_notes(work, served)]}
 
 
 def sent_s(work: Ready) -> Float64:
@@ -84,7 +60,7 @@ def _cost_notes(work: Ready, served: list[Served]) -> list[str]:
     return notes
 
 
-def _timed(work: Ready, progress: Progress | None, *, skip: bool) -> list[Served]:
+def _timed(work: Ready, progress: Report | None, *, skip: bool) -> list[Served]:
     workers, cost = worker_of(work), cost_of(work)
     parts = [part_of(work, workers, w) for w in range(work.spec.workload.workers)]
 

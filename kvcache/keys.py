@@ -26,6 +26,7 @@ from kvcache.tables import (
     HASH_HIGH,
     HASH_LOW,
     HEAD,
+    IN_FLIGHT,
     LIVE,
     N_NODES,
     N_PRIVATE,
@@ -45,6 +46,8 @@ from kvcache.tables import (
 MULTIPLIER = 0x369DEA0F31A53F85  # odd, from L'Ecuyer's tables of multipliers for 64-bit congruential generators
 MASK62 = (1 << 62) - 1
 SHORT = 1 << 31
+MOST_PRIVATE = 1 << 30
+NO_SPACE = -2  # namespace of twins
 
 
 @loop
@@ -60,7 +63,8 @@ def _hash(s: State, node: int) -> int:
 
 
 @loop
-def _key_hash(s: State, parent: int, space: int, extras: int, first: int, runs: int) -> int:
+def key_hash(s: State, parent: int, space: int, extras: int, first: int, runs: int) -> int:
+    """Hash of the key below `parent` whose content is runs[first : first + runs]."""
     h = _mix(_mix(_mix(1, parent), space), extras)
     for i in range(first, first + runs):
         h = _mix(_mix(h, int(s.runs[i, RUN_ID])), int(s.runs[i, RUN_TOKENS]))
@@ -79,7 +83,7 @@ def intern(s: State, parent: int, space: int, extras: int, runs: int) -> int:
     `space` numbers the namespace (LoRA, salt, use of extra ids), `extras` the multimodal items (-1 = none).
     """
     first = int(s.tally[N_RUNS])
-    h = _key_hash(s, parent, space, extras, first, runs)
+    h = key_hash(s, parent, space, extras, first, runs)
     nodes = int(s.tally[N_NODES])
     child = parent + 1
     if child < nodes and s.nodes[child, PARENT] == parent and _hash(s, child) == h:
@@ -159,17 +163,25 @@ def _group_of(s: State, node: int, parent: int, space: int, extras: int) -> int:
 @loop
 def plain(s: State, node: int) -> bool:
     """The key has no multimodal items (such keys never take part in partial matching)."""
+    first, runs = int(s.nodes[node, CONTENT]), runs_of(s, node)
+    return bool(_hash(s, node) == key_hash(s, int(s.nodes[node, PARENT]), int(s.nodes[node, SPACE]), -1, first, runs))
+
+
+@loop
+def runs_of(s: State, node: int) -> int:
+    """How many runs the node's own key has."""
     first = int(s.nodes[node, CONTENT])
     runs, tokens = 0, 0
     while tokens < s.nodes[node, TOKENS]:
         tokens += s.runs[first + runs, RUN_TOKENS]
         runs += 1
-    return bool(_hash(s, node) == _key_hash(s, int(s.nodes[node, PARENT]), int(s.nodes[node, SPACE]), -1, first, runs))
+    return runs
 
 
 @loop
 def rebuild(s: State) -> None:
     """Fill empty hash tables from the nodes."""
+    s.tally[N_TABLE] = 0
     mask = s.tables.shape[1] - 1
     for node in range(1, s.tally[N_NODES]):
         parent = int(s.nodes[node, PARENT])
@@ -179,6 +191,7 @@ def rebuild(s: State) -> None:
         while s.tables[0, at] >= 0:
             at = (at + 1) & mask
         s.tables[0, at] = node
+        s.tally[N_TABLE] += 1
         if s.nodes[node, GROUP] == node and s.nodes[node, TOKENS] > 0:
             h = _group_hash(s, parent, int(s.nodes[node, SPACE]), -1, int(s.nodes[node, CONTENT]))
             at = h & mask
@@ -187,10 +200,10 @@ def rebuild(s: State) -> None:
             s.tables[1, at] = node
 
 
-def grow(s: State, nodes: int, runs: int) -> State:
-    """`s` with room for `nodes` more nodes and `runs` more runs."""
-    new = tables.grow(s, nodes, runs)
-    if len(new.nodes) != len(s.nodes):
+def grow(s: State, nodes: int, runs: int, branches: int | None = None) -> State:
+    """`s` with room for `nodes` more nodes and `runs` more runs; `branches` of the nodes are hashed (None: all may be)."""
+    new = tables.grow(s, nodes, runs, nodes if branches is None else branches)
+    if new.tables is not s.tables:
         rebuild(new)
     return new
 
@@ -308,8 +321,13 @@ def intern_request(s: State, rows: Rows, r: int, private: int, keys: Array) -> i
 
 @loop
 def reserve_private(s: State, tokens: int) -> int:
-    """Names for the content of one request of `tokens` tokens that nobody else knows; returns the first."""
+    """Names for the content of one request of `tokens` tokens that nobody else knows; returns the first.
+
+    After 2^30 of them they begin anew: to be mistaken, a block would have to be that old and have the same parent.
+    """
     private = int(s.tally[N_PRIVATE])
+    if private > MOST_PRIVATE:
+        private = 0
     s.tally[N_PRIVATE] = private + 2 * (tokens // int(s.conf[tables.C_TOKENS_PER_BLOCK]) + 1)
     return private
 
@@ -320,6 +338,23 @@ def intern_all(s: State, rows: Rows, offset: Array, keys: Array, private: Array)
     for r in range(len(rows.prompt)):
         private[r] = reserve_private(s, int(rows.prompt[r]) + int(rows.output[r]))
         intern_request(s, rows, r, int(private[r]), keys[offset[r] : offset[r + 1]])
+
+
+@loop
+def name_twins(s: State, first: int) -> None:
+    """Give every node from row `first` on its twin: the same content under the twin of its parent, in no namespace.
+
+    A twin takes over that its node was seen.
+    """
+    for node in range(first, s.tally[N_NODES]):
+        runs, at, content = runs_of(s, node), int(s.tally[N_RUNS]), int(s.nodes[node, CONTENT])
+        for i in range(runs):
+            s.runs[at + i, RUN_ID] = s.runs[content + i, RUN_ID]
+            s.runs[at + i, RUN_TOKENS] = s.runs[content + i, RUN_TOKENS]
+        twin = intern(s, int(s.twin[s.nodes[node, PARENT]]), NO_SPACE, -1, runs)
+        s.twin[node] = twin
+        if s.nodes[node, FATE] != NEVER_SEEN:
+            s.nodes[twin, FATE] = IN_FLIGHT
 
 
 def key_offsets(prompt: Array, output: Array, tokens_per_block: int) -> Array:

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kvcache.keys import Rows, check_block_size, grow, intern_all, key_offsets
+from kvcache.keys import Rows, check_block_size, grow, intern_all, key_offsets, name_twins
 from kvcache.request import Requests
 from kvcache.retention import RetentionColumns
-from kvcache.tables import ROOT, Array, Pool, Settings, State, make_state
+from kvcache.tables import C_TOKENS_PER_BLOCK, N_NODES, N_RUNS, ROOT, Array, Pool, Settings, State, make_state
 
 
 class Load(NamedTuple):
@@ -30,9 +30,16 @@ class Load(NamedTuple):
     resumed: Array  # int32 tokens generated before the last pause; the one column that changes
 
 
-def rows_of(requests: Requests) -> Rows:
-    """The content columns, namespaces numbered by (salt, LoRA)."""
-    _, space = np.unique((requests.salt.astype(np.int64) << 32) + requests.lora, return_inverse=True)
+Namespaces = dict[tuple[int, int], int]
+"""The number of each (salt, LoRA) met so far."""
+
+
+def rows_of(requests: Requests, namespaces: Namespaces) -> Rows:
+    """The content columns; `namespaces` takes in the ones it does not know yet, in the order of salt and LoRA."""
+    pairs = (requests.salt.astype(np.int64) << 32) + requests.lora
+    known, first, place = np.unique(pairs, return_index=True, return_inverse=True)
+    names = zip(requests.salt[first].tolist(), requests.lora[first].tolist(), strict=True)
+    space = np.array([namespaces.setdefault(name, len(namespaces)) for name in names], np.int32)
     nothing64, nothing32 = np.empty(0, np.int64), np.empty(0, np.int32)
     return Rows(
         requests.unit_tokens,
@@ -42,27 +49,54 @@ def rows_of(requests: Requests) -> Rows:
         requests.units,
         nothing64 if requests.output_offset is None else requests.output_offset,
         nothing32 if requests.output_units is None else requests.output_units,
-        space.astype(np.int32),
+        space[place] if len(known) else np.empty(0, np.int32),
     )
+
+
+class Room(NamedTuple):
+    """Rows that some requests may need in the tables."""
+
+    nodes: int
+    runs: int
+    branches: int
+
+
+def room_for(requests: Requests, tokens_per_block: int) -> Room:
+    """The most rows that the keys of `requests` can need."""
+    n, tpb = len(requests), tokens_per_block
+    total = requests.prompt_tokens.astype(np.int64) + requests.output_tokens
+    keys = int((total // tpb).sum()) + 2 * n
+    units = len(requests.units) + (0 if requests.output_units is None else len(requests.output_units))
+    spare = 8 * n + 1024  # short keys that pauses make
+    runs = keys + units + 4 * n + tpb + spare * min(tpb, -(-tpb // requests.unit_tokens) + 1)
+    return Room(keys + n + 2 + spare, runs, 4 * n + spare)
 
 
 def prepare(
     requests: Requests, retention: RetentionColumns, pools: tuple[Pool, ...], settings: Settings
 ) -> tuple[State, Load]:
     """Tables for `pools` whose key rows hold the whole workload, and the workload in their terms."""
-    tpb = settings.tokens_per_block
-    check_block_size(requests.unit_tokens, tpb)
-    rows = rows_of(requests)
+    check_block_size(requests.unit_tokens, settings.tokens_per_block)
+    room = room_for(requests, settings.tokens_per_block)
+    state = make_state(pools, settings, nodes=room.nodes + 1, runs=room.runs, branches=room.branches)
+    return extend(state, requests, retention, {})
+
+
+def extend(state: State, requests: Requests, retention: RetentionColumns, namespaces: Namespaces) -> tuple[State, Load]:
+    """`state` with the keys of some more requests in it, and these requests in its terms.
+
+    `namespaces` are those of the requests before; it takes in new ones.
+    """
+    tpb = int(state.conf[C_TOKENS_PER_BLOCK])
+    _check_names(requests, tpb)
+    rows = rows_of(requests, namespaces)
     offset = key_offsets(requests.prompt_tokens, requests.output_tokens, tpb)
-    n = len(requests)
-    units = len(requests.units) + (0 if requests.output_units is None else len(requests.output_units))
-    spare = 8 * n + 1024  # short keys that pauses make
-    runs = int(offset[-1]) + units + 4 * n + tpb + spare * min(tpb, -(-tpb // requests.unit_tokens) + 1)
-    state = make_state(pools, settings, nodes=int(offset[-1]) + n + 2 + spare, runs=runs, branches=4 * n + spare)
+    state = grow(state, *room_for(requests, tpb))
+    before, n = int(state.tally[N_NODES]), len(requests)
     keys, private = np.full(int(offset[-1]), -1, np.int32), np.zeros(n, np.int64)
     intern_all(state, rows, offset, keys, private)
-    if len(rows.space) and int(rows.space.max()) > 0:
-        state = _with_twins(state, rows, offset, keys)
+    if len(namespaces) > 1:
+        state = _with_twins(state, before)
     load = Load(
         requests.prompt_tokens,
         requests.output_tokens,
@@ -79,16 +113,29 @@ def prepare(
     return state, load
 
 
-def _with_twins(state: State, rows: Rows, offset: Array, keys: Array) -> State:
-    """Also name every key as if there were one namespace only: a miss can then be told from a new prompt."""
-    n, spare = len(rows.prompt), len(rows.units) + len(rows.output_units)
-    state = grow(state, int(offset[-1]) + n, int(offset[-1]) + spare + 4 * n)
-    plain, private = np.full(len(keys), -1, np.int32), np.zeros(n, np.int64)
-    intern_all(state, rows._replace(space=np.full(n, -2, np.int32)), offset, plain, private)
-    twin = np.full(len(state.nodes), ROOT, np.int32)
-    named = keys >= 0
-    twin[keys[named]] = plain[named]
-    return state._replace(twin=twin)
+def _with_twins(state: State, before: int) -> State:
+    """Also name every key as if there were one namespace only: a miss can then be told from a new prompt.
+
+    Keys older than row `before` have their twins, if there ever was a second namespace.
+    """
+    if len(state.twin) == 1:
+        state, before = state._replace(twin=np.full(len(state.nodes), ROOT, np.int32)), 1
+    nodes, runs = int(state.tally[N_NODES]) - before, int(state.tally[N_RUNS])
+    state = grow(state, nodes, runs)
+    name_twins(state, before)
+    return state
+
+
+def _check_names(requests: Requests, tokens_per_block: int) -> None:
+    """Content is named by 31 bits, a piece of a unit by its own name."""
+    pieces = max(1, requests.unit_tokens // tokens_per_block)
+    outputs = requests.output_units
+    largest = max(int(requests.units.max(initial=0)), 0 if outputs is None else int(outputs.max(initial=0)))
+    if (largest + 1) * pieces > 2**31:
+        raise ValueError(
+            f"tokens_per_block is {tokens_per_block}; a trace of {largest + 1} different blocks of"
+            f" {requests.unit_tokens} tokens cannot be cut so finely: use {requests.unit_tokens}"
+        )
 
 
 def longest_blocks(requests: Requests, tokens_per_block: int) -> int:

@@ -287,23 +287,31 @@ def _fresh_blocks(pools: tuple[Pool, ...], sizes: Array) -> tuple[Array, Array]:
     return blocks, window
 
 
-def grow(state: State, nodes: int, runs: int) -> State:
-    """`state` with room for `nodes` further nodes and `runs` further runs; call `kvcache.keys.grow`, which re-hashes too."""
+def grow(state: State, nodes: int, runs: int, branches: int) -> State:
+    """`state` with room for so many further nodes and runs; call `kvcache.keys.grow`, which fills the new hash tables.
+
+    `branches` bounds how many of the nodes are hashed, as in `make_state`.
+    """
     need_nodes = int(state.tally[N_NODES]) + nodes
     need_runs = int(state.tally[N_RUNS]) + runs
+    hashed = _table_size(int(state.tally[N_TABLE]) + branches)
     if need_runs > len(state.runs):
         state = state._replace(runs=_longer(state.runs, max(need_runs, 2 * len(state.runs))))
+    if hashed > state.tables.shape[1]:
+        state = state._replace(tables=np.full((2, hashed), -1, np.int32))
     if need_nodes <= len(state.nodes):
         return state
     size = max(need_nodes, 2 * len(state.nodes))
     value = np.full((len(state.value), size), -1, np.int32)
     value[:, : state.value.shape[1]] = state.value
-    kids = state.kids
+    kids, twin = state.kids, state.twin
     if state.conf[C_EVICT_DESCENDANTS]:
         kids = np.full((size, 3), -1, np.int32)
         kids[: len(state.kids)] = state.kids
-    tables = np.full((2, _table_size(size)), -1, np.int32)
-    return state._replace(nodes=_longer(state.nodes, size), value=value, kids=kids, tables=tables)
+    if len(twin) > 1:
+        twin = np.full(size, ROOT, np.int32)
+        twin[: len(state.twin)] = state.twin
+    return state._replace(nodes=_longer(state.nodes, size), value=value, kids=kids, twin=twin)
 
 
 def _longer(array: Array, size: int) -> Array:

@@ -43,11 +43,17 @@ def fake_run(spec: Any, requests: Any, *, timing: bool = True, progress: Any = N
     }
 
 
+def fake_run_pieces(spec: Any, pieces: Any, *, progress: Any = None) -> dict[str, Any]:
+    (requests,) = pieces
+    return fake_run(spec, requests, timing=False, progress=progress)
+
+
 @pytest.fixture(autouse=True)
 def _fake_simulator(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = ModuleType("experiments.run")
-    module.run = fake_run  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "experiments.run", module)
+    for name, function in (("run", fake_run), ("untimed", fake_run_pieces)):
+        module = ModuleType(f"experiments.{name}")
+        setattr(module, function.__name__.removeprefix("fake_"), function)
+        monkeypatch.setitem(sys.modules, module.__name__, module)
 
 
 @pytest.fixture

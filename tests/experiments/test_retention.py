@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.complaints import SpecError
-from experiments.retention import columns
+from experiments.retention import check_labels, columns
 from experiments.spec import RetentionRule
 from kvcache.request import Requests
 
@@ -138,13 +138,13 @@ def test_duration_below_a_millisecond_does_not_become_for_ever(build: Build) -> 
 
 
 def test_unknown_label_and_unknown_value_name_the_near_ones(build: Build) -> None:
-    requests = build([[1], [2]], tenant=["gold", "free"])
+    labels = build([[1], [2]], tenant=["gold", "free"]).labels
     with pytest.raises(SpecError, match=r"retention\[0\]\.where\.tennant: .* did you mean tenant"):
-        columns(requests, rules({"where": {"tennant": ["gold"]}, "priority": 1}))
+        check_labels(rules({"where": {"tennant": ["gold"]}, "priority": 1}), labels)
     with pytest.raises(SpecError, match=r"no request has 'golden'; did you mean gold"):
-        columns(requests, rules({"where": {"tenant": ["golden"]}, "priority": 1}))
+        check_labels(rules({"where": {"tenant": ["golden"]}, "priority": 1}), labels)
     with pytest.raises(SpecError, match="it has none"):
-        columns(build([[1]]), rules({"where": {"tenant": ["gold"]}, "priority": 1}))
+        check_labels(rules({"where": {"tenant": ["gold"]}, "priority": 1}), {})
 
 
 PROMPTS = st.lists(st.lists(st.integers(0, 3), max_size=5), min_size=1, max_size=6)

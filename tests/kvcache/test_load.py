@@ -71,7 +71,7 @@ def test_two_requests_share_blocks_only_under_the_same_salt(salt: tuple[int, int
 def test_lora_adapters_and_salts_are_different_namespaces() -> None:
     requests = workload([[1]] * 4, [0] * 4, salt=[0, 0, 1, 1])
     requests = replace(requests, lora=np.array([0, 1, 0, 0], np.int32))
-    space = rows_of(requests).space.tolist()
+    space = rows_of(requests, {}).space.tolist()
     assert space[2] == space[3]
     assert len({space[0], space[1], space[2]}) == 3
 
