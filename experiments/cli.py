@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from experiments.commands import conformance, machine, policies, quick, reading, runs, sweeps, trace
+from experiments.commands import claims, conformance, machine, policies, quick, reading, runs, sweeps, trace
 
 
 class Commands(TyperGroup):
@@ -73,6 +73,7 @@ for command in (
     app.command()(command)
 app.command("sweep status")(sweeps.sweep_status)
 app.add_typer(trace.app, name="trace")
+app.add_typer(claims.app, name="claims")
 
 
 def main() -> None:

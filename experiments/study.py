@@ -41,7 +41,11 @@ def is_study(name: str) -> bool:
 
 def study(name: str) -> Study:
     """The study in a file; what is wrong with it is a SpecError with its line."""
-    draft = read(name)
+    return study_of(read(name))
+
+
+def study_of(draft: Draft) -> Study:
+    """The same from what a file says."""
     own = {key: draft.data[key] for key in OWN if key in draft.data}
     if "sweep" not in own:
         raise SpecError(f"{draft.source}: no sweep section in it; a plain spec goes with --spec, after a trace")

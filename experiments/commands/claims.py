@@ -1,0 +1,47 @@
+"""`kvtier claims ...`: statements about TensorRT-LLM's KV cache as experiments."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from experiments import options as o
+
+app = typer.Typer(no_args_is_help=True, help="Run what is claimed about TensorRT-LLM's KV cache, and see what holds.")
+
+Names = Annotated[list[str] | None, typer.Argument(metavar="[NAME...]", help="Which claims; all of them otherwise.")]
+Results = Annotated[Path, typer.Option("--out", metavar="DIR", help="Where the runs are kept.")]
+QuickForm = Annotated[bool, typer.Option("--quick", help="Fewer requests and settings.")]
+
+
+@app.command("list")
+def names() -> None:
+    """List the claims with our verdicts.
+
+    Example: [bold]kvtier claims list[/bold]
+    """
+    from experiments.claiming import claims
+
+    for claim in claims():
+        typer.echo(f"{claim.name:24} {claim.text.verdict:28} {claim.text.says}")
+
+
+@app.command()
+def run(wanted: Names = None, out: Results = Path("claims"), quick: QuickForm = False, json: o.Json = None) -> None:
+    """Run the claims' experiments and say what they show. Exit code 1 if a verdict is not the one in its file.
+
+    Example: [bold]kvtier claims run priority_20_percent[/bold]
+    """
+    from experiments.claiming import as_json, claims, lines, run_claim
+    from experiments.console import check_target, write_json
+
+    check_target(json)
+    findings = []
+    for claim in claims(wanted or ()):
+        findings.append(run_claim(claim, out, quick=quick))
+        if json != "-":
+            typer.echo("\n".join(lines(findings[-1:])))
+    if json is not None:
+        write_json(as_json(findings), json)
+    if not all(one.agrees for one in findings):
+        raise typer.Exit(1)
