@@ -67,7 +67,13 @@ def calibrate(device: str, storage: Path | None, out: Path, *, quick: bool, base
     partial, load = out.with_suffix(".partial.parquet"), Load()
     job = _opened(plan, device, storage, _resume(partial, settings))
     with progress("cells") as report:
-        _measure(job, partial, settings, report)
+        try:
+            _measure(job, partial, settings, report)
+        except KeyboardInterrupt:
+            if not job.known:
+                raise
+            _save(_frame(job.known), partial, settings)
+            raise KeyboardInterrupt(f"stopped; the same command goes on from {partial}") from None
     frame, taken = _frame(job.known), load.taken()
     cells = summary(frame)
     data, lines = profile(out.stem, device, base, cells, job.facts)

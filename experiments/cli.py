@@ -32,6 +32,9 @@ class Commands(TyperGroup):
                 raise
             typer.echo(f"kvtier: {_one_line(error)}", err=True)
             raise typer.Exit(2) from None
+        except MemoryError as error:
+            typer.echo(f"kvtier: not enough memory ({_one_line(error)}); smaller pools (capacity) need less", err=True)
+            raise typer.Exit(2) from None
         except KeyboardInterrupt as error:
             typer.echo(f"kvtier: {str(error) or 'stopped'}", err=True)
             raise typer.Exit(130) from None

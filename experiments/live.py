@@ -45,6 +45,7 @@ def live(
         else:
             break
         progress(arrived, len(arrival_s))
+    device.verify()
     mine, theirs = _figures(e, work), _figures(recording.engine, work)
     lines = [f"live, kernels {speed:g} times faster than real: {'':24}{'predicted':>14}{'measured':>14}{'error %':>9}"]
     for name, value in mine.items():

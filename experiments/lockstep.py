@@ -151,10 +151,18 @@ def transfers(recording: Recording, worker_bytes: Callable[[Array], int]) -> dic
 
 
 def replay(
-    work: Ready, recording: Recording, device: Device, *, check: Check = "end", progress: Progress | None = None
+    work: Ready,
+    recording: Recording,
+    device: Device,
+    *,
+    check: Check = "end",
+    progress: Progress | None = None,
+    engine: SansIOEngine | None = None,
 ) -> Replayed:
-    """Make the recorded calls to a fresh engine and carry its commands out; stops at the first difference."""
-    engine = SansIOEngine(engine_of(work, whole(work)))
+    """Make the recorded calls to a fresh engine (`engine`, or one of `work`'s) and carry its commands out; stops at the
+    first difference.
+    """
+    engine = engine or SansIOEngine(engine_of(work, whole(work)))
     worker, result = Worker(engine, device, check=check), Replayed()
     for step, (call, arrivals) in enumerate(_with_arrivals(recording)):
         for request in arrivals:
@@ -173,6 +181,7 @@ def replay(
             engine.finish(commands.step, call.finish_s)
         if progress is not None and step % 64 == 0:
             progress(step, len(recording.calls))
+    device.verify()
     result.moves, result.checks, result.hits_checked = worker.moves, worker.checks, worker.hits_checked
     result.decisions = engine.decisions
     return result

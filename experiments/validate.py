@@ -172,9 +172,9 @@ def _bytes(layout: Layout, copies: Array) -> int:
 
 
 def _second_over_first(measured: Any) -> Any:
-    """How far the two fastest repeats [repeat, ...] lie apart, as a share; infinite where there is only one."""
+    """How far the two fastest repeats [repeat, ...] lie apart, as a share; NaN where there is only one."""
     if len(measured) < 2:
-        return np.full(measured.shape[1:], np.inf)
+        return np.full(measured.shape[1:], np.nan)
     first, second = np.sort(measured, axis=0)[:2]
     return second / first - 1
 
@@ -194,12 +194,13 @@ def compare(frame: pd.DataFrame, measured: Any, bounds: Bounds, load: float) -> 
         },
         "total_by_repeat_s": [float(x) for x in totals],
         "mape_by_repeat": [float(np.abs(frame.predicted_s / one - 1).mean()) for one in measured],
-        "repeat_spread_total": float(_second_over_first(totals)),
-        "repeat_spread_transfer": float(frame.repeat_spread.median()),
+        "repeat_spread_total": float(_second_over_first(totals)) if len(measured) > 1 else None,
+        "repeat_spread_transfer": float(frame.repeat_spread.median()) if len(measured) > 1 else None,
         "others_share": load,
     }
     noisy = (
-        figures["repeat_spread_total"] > bounds.repeat_total
+        len(measured) < 2
+        or figures["repeat_spread_total"] > bounds.repeat_total
         or figures["repeat_spread_transfer"] > bounds.repeat_transfer
         or load > bounds.load
     )
@@ -246,14 +247,22 @@ def _lines(figures: dict[str, Any], options: Options) -> list[str]:
     lines += [
         f"steps' copies, first to last: predicted {figures['steps_span_predicted_s']:.3f} s,"
         f" on the clock {figures['steps_span_measured_s']:.3f} s",
-        f"{options.repeats} repeats: the two fastest lie {100 * figures['repeat_spread_total']:.0f} % apart in total, a"
-        f" transfer's {100 * figures['repeat_spread_transfer']:.0f} % (median); MAPE of each alone {mapes} %",
+        _repeats(figures, mapes),
         f"others took {100 * figures['others_share']:.0f} % of the processors; in {100 * figures['not_running_share']:.0f} %"
         " of the copies' time on the clock their thread did not run",
         f"verdict: {figures['verdict']} (bounds: total {100 * b.total:.0f} %, MAPE {100 * b.transfer:.0f} %; noisy from"
         f" {100 * b.repeat_total:.0f} % in total, {100 * b.repeat_transfer:.0f} % a transfer, {100 * b.load:.0f} % others on)",
     ]
     return lines
+
+
+def _repeats(figures: dict[str, Any], mapes: str) -> str:
+    if figures["repeat_spread_total"] is None:
+        return f"one repeat (MAPE {mapes} %): nothing tells how steady the machine was"
+    return (
+        f"{len(figures['total_by_repeat_s'])} repeats: the two fastest lie {100 * figures['repeat_spread_total']:.0f} %"
+        f" apart in total, a transfer's {100 * figures['repeat_spread_transfer']:.0f} % (median); MAPE of each alone {mapes} %"
+    )
 
 
 def write(result: Result, out: Path) -> list[Path]:

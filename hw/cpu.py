@@ -175,7 +175,7 @@ class CpuDevice:
             thread.catch_up()
 
     def verify(self) -> None:
-        """The slot files are those that were made."""
+        """See `hw.device.Device`."""
         for file in self._files.values():
             file.verify()
 

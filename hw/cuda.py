@@ -142,6 +142,11 @@ class CudaDevice:
         """See `hw.device.Device`. A CUDA failure that sticks to the process shows again at the next run."""
         self._failed = False
 
+    def verify(self) -> None:
+        """See `hw.device.Device`."""
+        for file in self._files.values():
+            file.verify()
+
     def close(self) -> None:
         """See `hw.device.Device`."""
         for gpu_file in self._gpu_files.values():

@@ -73,6 +73,9 @@ class Device(Protocol):
     def recover(self) -> None:
         """Forget a failure: streams work again. Contents are what they are."""
 
+    def verify(self) -> None:
+        """The slot files are those that were made, and whole."""
+
     def close(self) -> None:
         """Give everything back and leave no files."""
 

@@ -36,6 +36,9 @@ class SlotFile:
             self.close()
             what = f"the {rows.name} needs a file of {rows.bytes} bytes"
             raise classify(error, what, str(self.path)) from None
+        except BaseException:  # Ctrl-C while space is reserved
+            self.close()
+            raise
         self.direct = direct is not False and not self.note
 
     def _reserve(self) -> None:

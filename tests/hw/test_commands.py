@@ -1,6 +1,10 @@
 """The three commands: exit codes and what they print."""
 
 import json
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +13,7 @@ from typer.testing import CliRunner
 
 from experiments import lockstep, validate
 from experiments.cli import app
+from tests.hw.test_faults import file_size_limit
 
 SMALL = ["--set", "tokens_per_block=64", "--set", "dtype=fp8", "--set", "tensor_parallel_size=8", "--limit", "20"]
 SMALL += ["--gpu-tokens", "131072", "--host-tokens", "65536", "--repeats", "1"]
@@ -67,6 +72,51 @@ def test_a_wrong_setting_is_one_line_and_2(arguments: list[str], said: str) -> N
     assert done.exit_code == 2
     assert said in done.output
     assert done.output.count("\n") == 1
+
+
+DISK = ["--set", "profile=cascade", "--host-tokens", "32768", "--disk-tokens", "131072"]
+
+
+def test_a_full_disk_is_one_line_and_2_and_leaves_no_file(tmp_path: Path) -> None:
+    with file_size_limit(1 << 20):
+        done = kvtier("validate", "mooncake_arxiv_first1000", *SMALL, *DISK, "--storage", str(tmp_path))
+    assert done.exit_code == 2
+    assert "File too large" in done.output
+    assert done.output.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_pools_beyond_all_memory_are_one_line_and_2() -> None:
+    done = kvtier("validate", "mooncake_arxiv_first1000", *SMALL, "--host-tokens", "1e13")
+    assert done.exit_code == 2
+    assert "not enough memory" in done.output
+    assert done.output.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["validate", "calibrate"])
+def test_ctrl_c_is_one_line_and_130_and_leaves_no_slot_file(command: str, tmp_path: Path) -> None:
+    slots, out = tmp_path / "slots", tmp_path / "out.yaml"
+    arguments = ["validate", "mooncake_arxiv_first1000", *SMALL, *DISK, "--repeats", "1000000"]
+    if command == "calibrate":
+        arguments = ["calibrate", "--quick", "--out", str(out)]
+    code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from experiments.cli import main; main()"
+    run = [sys.executable, "-c", code, *arguments, "--storage", str(slots)]
+    with subprocess.Popen(run, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            begun = time.monotonic()
+            while not list(slots.glob("*.slots") if command == "validate" else slots.parent.glob("*.partial.parquet")):
+                assert time.monotonic() - begun < 120, "it did not begin"
+                assert process.poll() is None, process.communicate()
+                time.sleep(0.02)
+            process.send_signal(signal.SIGINT)
+            _, said = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert process.returncode == 130
+    last = [line for line in said.splitlines() if " left" not in line]  # lines of progress
+    expected = f"kvtier: stopped; the same command goes on from {out.with_suffix('.partial.parquet')}"
+    assert last == ["kvtier: stopped" if command == "validate" else expected]
+    assert list(slots.iterdir()) == []
 
 
 def test_doctor_prints_json(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """One engine on real memory: the simulator's decisions again, and every byte where the policy believes it to be."""
 
+import errno
+import os
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -16,11 +18,14 @@ from experiments.spec import Spec
 from experiments.trace import Trace
 from experiments.validate import Options, validate
 from hw.cpu import CpuDevice
+from hw.disk import SlotFile
+from hw.errors import SlotFileGoneError, SlotFileShortError, StorageFaultError, classify
 from hw.memory import GPU, HOST, Layout
 from hw.stamps import WrongBytesError
 from hw.worker import Check, Worker
 from kvcache.commands import SansIOEngine
 from kvcache.request import Requests
+from kvcache.tables import LEVEL, NEXT, REFS, SLOT, T_FREE, T_SIZE, W_FIRST
 
 SMALL: dict[str, Any] = {
     "kv_cache_config": {"tokens_per_block": 16, "dtype": "fp8"},
@@ -111,6 +116,48 @@ def test_a_copy_that_never_happened_is_noticed_and_named(chat: Requests) -> None
     said = r"slot \d+ .*key node \d+ version \d+"
     with closing(Forgetful(layout)) as device, pytest.raises(WrongBytesError, match=said):
         replay(work, recording, device)
+
+
+def accounted(state: Any) -> None:
+    """Slots of each tier are a permutation; queued blocks have no references; free counts are those of the queues."""
+    for w in range(len(state.window)):
+        first, sizes = int(state.window[w, W_FIRST]), state.tier[w, :, T_SIZE]
+        mine = state.blocks[first : first + int(sizes.sum())]
+        queued = mine[:, NEXT] != -1
+        assert not (queued & (mine[:, REFS] > 0)).any()
+        for level, size in enumerate(sizes.tolist()):
+            here = mine[:, LEVEL] == level
+            assert sorted(mine[here, SLOT].tolist()) == list(range(size))
+            assert int((here & queued).sum()) == int(state.tier[w, level, T_FREE])
+
+
+@pytest.mark.parametrize("fault", ["EIO", "removed", "short"])
+def test_a_disk_that_fails_in_the_middle_of_a_run_is_one_error_and_every_block_is_still_accounted_for(
+    chat: Requests, tmp_path: Path, fault: str
+) -> None:
+    work, recording, layout = made(chat, **CASES["cascade to disk"])
+    engine = SansIOEngine(engine_of(work, whole(work)))
+
+    class Failing(SlotFile):
+        reads = 0
+
+        def read(self, slot: int, row: Any) -> None:
+            type(self).reads += 1
+            if fault == "EIO" and type(self).reads == 5:
+                raise classify(OSError(errno.EIO, "I/O error"), "reading", str(self.path), slot * self.rows.stride)
+            if fault == "short" and type(self).reads == 5:
+                os.truncate(self.path, 0)
+            if fault == "removed":
+                self.path.unlink(missing_ok=True)
+            super().read(slot, row)
+
+    kinds = {"EIO": StorageFaultError, "removed": SlotFileGoneError, "short": SlotFileShortError}
+    with closing(CpuDevice(layout, tmp_path, Failing)) as device:
+        with pytest.raises(kinds[fault], match="lost: "):
+            replay(work, recording, device, engine=engine)
+        accounted(engine.engine.state)
+        assert engine.engine.state.stats[0].sum() > 0
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_policy_that_decides_otherwise_is_stopped_at_the_first_call_that_differs(chat: Requests) -> None:
