@@ -17,6 +17,7 @@ The verdict in the file must be the one that the runs give: nobody can state ano
 because every other swept key shows where the claim holds and where it fails.
 """
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -34,6 +35,7 @@ from experiments.spec import Count, Section
 from experiments.study import OWN, Study, study_of
 from experiments.sweep import Tally, sweep
 from reports.columns import column
+from reports.files import written
 from reports.limits import named
 from reports.table import read_sweep
 
@@ -252,7 +254,20 @@ def as_json(findings: Sequence[Finding]) -> list[dict[str, Any]]:
             "verdict": one.verdict,
             "stated": one.claim.text.verdict,
             "found": one.found(),
+            "compare": None if one.claim.text.compare is None else one.claim.text.compare.model_dump(mode="json"),
             "pairs": one.pairs.astype(object).where(one.pairs.notna(), None).to_dict("records"),
         }
         for one in findings
     ]
+
+
+def write_report(directory: Path, page: Path, table: Path | None, made_by: str) -> list[Path]:
+    """The page, its data and the table for the documentation, of all claims whose runs are in `directory`."""
+    from reports.page.claims import write_html, write_markdown
+
+    findings = as_json([finding(claim, directory) for claim in claims()])
+    data = page.with_suffix(".json")
+    with written(data) as path:
+        path.write_text(json.dumps(findings, indent=1) + "\n", encoding="utf-8")
+    made = [write_html(findings, page, made_by), data]
+    return made if table is None else [*made, write_markdown(findings, table)]

@@ -45,3 +45,20 @@ def run(wanted: Names = None, out: Results = Path("claims"), quick: QuickForm = 
         write_json(as_json(findings), json)
     if not all(one.agrees for one in findings):
         raise typer.Exit(1)
+
+
+@app.command()
+def report(
+    out: Results = Path("claims"),
+    page: Annotated[Path, typer.Option("--page", "-o", metavar="FILE.html", help="The page.")] = Path("claims.html"),
+    markdown: Annotated[Path | None, typer.Option(metavar="FILE.md", help="Also the table, as Markdown.")] = None,
+) -> None:
+    """Write the page of all claims from the runs that `kvtier claims run` kept.
+
+    Example: [bold]kvtier claims report --out claims -o claims.html[/bold]
+    """
+    from experiments.claiming import write_report
+    from experiments.version import kvtier_version
+
+    for path in write_report(out, page, markdown, f"Made by kvtier {kvtier_version()}: kvtier claims report"):
+        typer.echo(path)

@@ -63,11 +63,27 @@ function bars(section) {
   return titledSection(section, make("figure", {}, svg, legend, section.note ? make("figcaption", {}, section.note) : null));
 }
 
-function titledSection(section, ...children) {
-  return make("section", {}, make("h2", {}, section.title), section.lead ? make("p", { class: "note" }, section.lead) : null, ...children);
+function changes(section) {
+  const width = narrow() ? 480 : 760, left = narrow() ? 210 : 330, tall = 22, rows = section.rows;
+  const low = Math.min(0, ...rows.map((row) => row.change)), high = Math.max(0, ...rows.map((row) => row.change)), span = high - low || 1;
+  const at = (share) => left + 50 + ((share - low) / span) * (width - left - 110);
+  const svg = make("svg", { viewBox: `0 0 ${width} ${rows.length * tall + 34}`, role: "group", "aria-label": section.axis });
+  rows.forEach((row, i) => {
+    const y = i * tall, end = at(row.change), zero = at(0), label = row.change < 0 ? { x: end - 5, "text-anchor": "end" } : { x: end + 5 };
+    const bar = make("rect", { x: Math.min(zero, end), y: y + 4, width: Math.max(1, Math.abs(end - zero)), height: tall - 8, fill: row.holds ? COLOURS[0] : COLOURS[1] });
+    svg.append(make("text", { x: left - 8, y: y + 16, "text-anchor": "end" }, row.name), bar, make("text", { ...label, y: y + 16 }, changed(row.change)));
+  });
+  const foot = rows.length * tall;
+  svg.append(make("line", { class: "axis", x1: at(0), x2: at(0), y1: 0, y2: foot }), make("text", { x: narrow() ? 0 : left, y: foot + 22 }, section.axis));
+  const legend = make("div", { class: "legend" }, swatch(COLOURS[0], "square", "as claimed"), swatch(COLOURS[1], "square", "not as claimed"));
+  return titledSection(section, ...section.lines.map((line) => make("p", {}, line)), make("figure", {}, svg, legend));
 }
 
-const KINDS = { explore, facts, listing, text, source, lines, bars };
+function titledSection(section, ...children) {
+  return make("section", {}, section.title ? make("h2", {}, section.title) : null, section.lead ? make("p", { class: "note" }, section.lead) : null, ...children);
+}
+
+const KINDS = { explore, facts, listing, text, source, lines, bars, changes };
 
 function page(data) {
   const main = make("main", {}, make("h1", {}, data.title), make("p", { class: "lead" }, data.lead));
