@@ -29,18 +29,22 @@ def paths(facts: dict[str, Any]) -> dict[str, str]:
     direct = facts["storage"]["o_direct"] == "works"
     files = "pread/pwrite with O_DIRECT" if direct else "pread/pwrite through the page cache"
     if has_gpu and kvikio.get("io") == "works":
-        real = kvikio.get("gds_available") is True and gds["nvidia_fs"] and not kvikio.get("posix_preferred")
-        files = (
-            "kvikio, GPUDirect Storage"
-            if real
-            else "kvikio, POSIX by way of host memory (GPUDirect Storage not in force)"
-        )
+        real = _gds_in_force(kvikio, nvidia_fs=bool(gds["nvidia_fs"]))
+        detour = "kvikio, POSIX by way of host memory (GPUDirect Storage not in force)"
+        files = "kvikio, GPUDirect Storage" if real else detour
     return {
         "device": "cuda:0" if has_gpu else "cpu (host memory stands in for the GPU's)",
         "gpu to host": "cudaMemcpyAsync, pinned host memory" if has_gpu else "memcpy",
         "disk": files,
         "between workers": "NIXL or shared memory" if "plugins" in facts["nixl"] else "shared memory",
     }
+
+
+def _gds_in_force(kvikio: dict[str, Any], *, nvidia_fs: bool) -> bool:
+    """By the bytes kvikio counted of a GPU buffer, where it counts; libcufile itself may still fall back without nvidia-fs."""
+    counted = kvikio.get("bytes_by_backend")
+    asked = "GDS" in counted if counted else kvikio.get("gds_available") is True and not kvikio.get("posix_preferred")
+    return bool(asked and nvidia_fs)
 
 
 def advice(facts: dict[str, Any]) -> Iterator[str]:
@@ -59,6 +63,15 @@ def advice(facts: dict[str, Any]) -> Iterator[str]:
             f"memlock is {host['memlock_soft'] >> 10} KiB: pinned pools and RDMA may be refused; raise it"
             " (ulimit -l unlimited; docker run --ulimit memlock=-1; Slurm: PropagateResourceLimitsExcept=MEMLOCK)"
         )
+    refused = gpu.get("pinned", {}).get("refused_mib")
+    if refused:
+        yield (
+            f"{refused} MiB of host memory could not be pinned: raise memlock, or the memory limit of the container or job"
+        )
+    for one in gpu.get("nvml", {}).get("gpus", []):
+        width, most = one.get("pcie_width"), one.get("pcie_width_max")
+        if isinstance(width, int) and isinstance(most, int) and width < most:
+            yield f"{one['name']} has {width} of {most} PCIe lanes: the slot or the riser limits its host copies"
     if not storage["writable"]:
         yield f"{storage['directory']} cannot be written: give another --storage"
     if storage["file_system"] in {"tmpfs", "ramfs", "overlay"}:

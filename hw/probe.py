@@ -47,12 +47,26 @@ for i in range(n.nvmlDeviceGetCount()):
         try: return f(h, *a)
         except Exception as e: return str(e)
     c2c = ask(getattr(n, 'nvmlDeviceGetC2cModeInfoV', lambda h: None))
+    bus = getattr(ask(n.nvmlDeviceGetPciInfo), 'busId', '')
+    bus = bus.decode() if isinstance(bus, bytes) else str(bus)
     out.append({'name': str(ask(n.nvmlDeviceGetName)), 'pcie_generation': ask(n.nvmlDeviceGetCurrPcieLinkGeneration),
         'pcie_width': ask(n.nvmlDeviceGetCurrPcieLinkWidth),
         'pcie_generation_max': ask(n.nvmlDeviceGetMaxPcieLinkGeneration),
-        'nvlink_c2c': getattr(c2c, 'isC2cEnabled', None),
-        'bus': str(getattr(ask(n.nvmlDeviceGetPciInfo), 'busId', ''))})
+        'pcie_width_max': ask(n.nvmlDeviceGetMaxPcieLinkWidth),
+        'nvlink_c2c': getattr(c2c, 'isC2cEnabled', None), 'bus': bus})
 print(json.dumps({'driver': str(n.nvmlSystemGetDriverVersion()), 'gpus': out}))
+"""
+PINNED = """
+import json, mmap, numpy as np, torch
+api, taken = torch.cuda.cudart(), 0
+for mib in (64, 1024, 4096):
+    memory = np.frombuffer(mmap.mmap(-1, mib << 20), np.uint8)
+    code = int(api.cudaHostRegister(memory.ctypes.data, memory.size, 0))
+    if code:
+        print(json.dumps({'largest_mib': taken, 'refused_mib': mib, 'cuda_error': code})); break
+    api.cudaHostUnregister(memory.ctypes.data)
+    taken = mib
+    print(json.dumps({'largest_mib': taken}), flush=True)
 """
 KVIKIO = """
 import json, os, sys, tempfile, numpy as np, kvikio, kvikio.defaults as d, kvikio.cufile_driver as c
@@ -61,11 +75,16 @@ out = {'version': kvikio.__version__, 'compat_mode': str(d.get('compat_mode')),
 try: out['gds_available'] = bool(c.get('is_gds_available'))
 except Exception as e: out['gds_available'] = str(e)[:200]
 print(json.dumps(out), flush=True)
+out['buffer'], buffer = 'host memory', np.zeros(1 << 20, np.uint8)
+try:
+    import torch
+    if torch.cuda.is_available(): out['buffer'], buffer = 'gpu memory', torch.zeros(1 << 20, dtype=torch.uint8, device='cuda')
+except ImportError: pass
 fd, name = tempfile.mkstemp(dir=sys.argv[1])
 os.close(fd)
 try:
     monitor = kvikio.SummaryMonitor() if hasattr(kvikio, 'SummaryMonitor') else None
-    with kvikio.CuFile(name, 'w') as f: f.write(np.zeros(1 << 20, np.uint8))
+    with kvikio.CuFile(name, 'w') as f: f.write(buffer)
     out['io'] = 'works'
     if monitor: out['bytes_by_backend'] = {k: v['bytes_transferred'] for k, v in monitor.get().by_backend.items()}
 except Exception as e: out['io'] = f'{type(e).__name__}: {e}'[:300]
@@ -160,7 +179,16 @@ def gpus() -> dict[str, Any]:
     out["nvml"] = child(NVML)
     out["torch"] = child(TORCH, limit_s=60)
     out["attributes"] = child(CUDA_ATTRIBUTES)
+    if out["torch"].get("gpus"):
+        out["pinned"] = child(PINNED)
+    out["numa"] = {gpu["bus"]: _numa(gpu["bus"]) for gpu in out["nvml"].get("gpus", [])}
     return out
+
+
+def _numa(bus: str) -> str | None:
+    """NUMA node of a PCIe device; NVML writes eight digits of the domain, the kernel four."""
+    domain, _, rest = bus.lower().partition(":")
+    return _text(f"/sys/bus/pci/devices/{domain[-4:]}:{rest}/numa_node")
 
 
 def storage(directory: Path) -> dict[str, Any]:
@@ -171,6 +199,7 @@ def storage(directory: Path) -> dict[str, Any]:
     source, point, kind, options = max(under, key=lambda m: len(m[1]), default=["?", "?", "?", "?"])
     number = existing.stat().st_dev
     device = Path(f"/sys/dev/block/{os.major(number)}:{os.minor(number)}").resolve()
+    queue = next((path / "queue" for path in (device, device.parent) if (path / "queue").exists()), device / "queue")
     out: dict[str, Any] = {
         "directory": str(directory),
         "exists": directory.exists(),
@@ -180,8 +209,8 @@ def storage(directory: Path) -> dict[str, Any]:
         "options": options,
         "free_bytes": shutil.disk_usage(existing).free,
         "block_device": device.name if device.exists() else None,
-        "logical_block_bytes": _text(str(device / "queue/logical_block_size")),
-        "rotational": _text(str(device / "queue/rotational")),
+        "logical_block_bytes": _text(str(queue / "logical_block_size")),
+        "rotational": _text(str(queue / "rotational")),
         "writable": os.access(existing, os.W_OK),
     }
     out["o_direct"] = _direct(existing)
@@ -208,6 +237,7 @@ def gds(directory: Path) -> dict[str, Any]:
     """GPUDirect Storage and kvikio: what is there, and what is in force."""
     out: dict[str, Any] = {
         "nvidia_fs": Path("/proc/driver/nvidia-fs").exists(),
+        "nvidia_fs_version": _text("/proc/driver/nvidia-fs/version"),
         "udev_readable": os.access("/run/udev", os.R_OK),
         "cufile_json": os.environ.get("CUFILE_ENV_PATH_JSON") or Path("/etc/cufile.json").exists(),
         "libcufile": ctypes.util.find_library("cufile"),

@@ -69,6 +69,8 @@ def test_a_node_where_all_is_well_has_nothing_to_do() -> None:
         ({"gpu__torch": {}, "gpu__nvidia_smi": None}, "--gpus all"),
         ({"gpu__torch": {}, "gpu__nvidia_smi": None, "gpu__libcuda": None}, "no GPU here"),
         ({"host__memlock_soft": 65536}, "memlock is 64 KiB"),
+        ({"gpu__pinned": {"largest_mib": 64, "refused_mib": 1024}}, "1024 MiB of host memory could not be pinned"),
+        ({"gpu__nvml": {"gpus": [{"name": "H100", "pcie_width": 8, "pcie_width_max": 16}]}}, "8 of 16 PCIe lanes"),
         ({"storage__writable": False}, "cannot be written"),
         ({"storage__file_system": "tmpfs"}, "is on tmpfs"),
         ({"storage__o_direct": "no O_DIRECT here"}, "page cache"),
@@ -81,6 +83,22 @@ def test_a_node_where_all_is_well_has_nothing_to_do() -> None:
 )
 def test_each_thing_that_is_wrong_says_what_to_do(changes: dict[str, Any], said: str) -> None:
     assert said in "\n".join(advice(played(**changes)))
+
+
+def test_bytes_that_were_counted_decide_whether_gds_is_in_force() -> None:
+    said = {"io": "works", "gds_available": True, "posix_preferred": False}
+    counted = played(gds__kvikio={**said, "bytes_by_backend": {"POSIX": 1 << 20}})
+    assert "by way of host memory" in paths(counted)["disk"]
+    assert (
+        paths(played(gds__kvikio={**said, "bytes_by_backend": {"GDS": 1 << 20}}))["disk"] == "kvikio, GPUDirect Storage"
+    )
+
+
+def test_the_numa_node_is_found_by_the_kernels_name_of_the_bus(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(probe, "_text", lambda path: asked.append(path) or "1")
+    assert probe._numa("00000000:4E:00.0") == "1"
+    assert asked == ["/sys/bus/pci/devices/0000:4e:00.0/numa_node"]
 
 
 def test_without_gds_the_path_is_named_as_the_detour_it_is() -> None:
