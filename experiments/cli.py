@@ -70,7 +70,7 @@ for command in (
     *(runs.replay, runs.explain, sweeps.sweep, sweeps.pareto, sweeps.why, runs.demo),
     *(reading.report, reading.recommend, reading.audit),
     *(policies.curve, conformance.conform),
-    *(quick.size, quick.breakeven, quick.xfer, quick.figures),
+    *(quick.size, quick.breakeven, quick.xfer, quick.figures, quick.config),
     *(machine.doctor, machine.calibrate, machine.validate),
 ):
     app.command()(command)

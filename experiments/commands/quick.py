@@ -126,3 +126,22 @@ def xfer(
     route = Route(gpu, link, down, busy, submitters, latency_us, gbps)
     found = sweep(route, bytes, model, dtype, tp) if sweep_block or model else transfers(route, bytes, descriptors)
     show(found, json)
+
+
+@o.bundled
+def config(configured: o.SpecOptions, json: o.Json = None) -> None:
+    """Show every key of a spec with the value in force, as YAML: defaults, what was set, what replaces a null.
+
+    Example: [bold]kvtier config --spec mooncake_hour --set tokens_per_block=64[/bold]
+    """
+    from experiments import console
+    from experiments.config_view import as_json, lines
+    from experiments.load import load
+
+    console.check_target(json)
+    spec, notes = load(configured.spec, configured.settings())
+    console.note(notes)
+    if json is not None:
+        console.write_json(as_json(spec), json)
+    if json != "-":
+        typer.echo("\n".join(lines(spec)))
