@@ -32,6 +32,23 @@ TimeUnit = Annotated[
 DefaultOutput = Annotated[
     int | None, Option(help="Output length, tokens, of requests that give none.", rich_help_panel=TRACE)
 ]
+DefaultPrompt = Annotated[
+    int | None, Option(help="Prompt length, tokens, of requests that give none.", rich_help_panel=TRACE)
+]
+Tokenizer = Annotated[
+    str | None, Option(metavar="FILE", help="A tokenizer.json that cuts text into tokens.", rich_help_panel=TRACE)
+]
+BytesPerToken = Annotated[
+    int | None, Option(help="Bytes of text that stand for one token; 4 otherwise.", rich_help_panel=TRACE)
+]
+LinkOutputs = Annotated[
+    bool,
+    Option(
+        "--link-outputs/--no-link-outputs",
+        help="Take an answer's content from the next turn's prompt where it fits.",
+        rich_help_panel=TRACE,
+    ),
+]
 SkipBadLines = Annotated[
     bool, Option("--skip-bad-lines", help="Leave out unreadable lines and count them.", rich_help_panel=TRACE)
 ]
@@ -82,6 +99,10 @@ class TraceOptions:
     trace_block_size: BlockSize = None
     time_unit: TimeUnit = None
     default_output: DefaultOutput = None
+    default_prompt: DefaultPrompt = None
+    tokenizer: Tokenizer = None
+    bytes_per_token: BytesPerToken = None
+    link_outputs: LinkOutputs = True
     skip_bad_lines: SkipBadLines = False
     strict: Strict = False
     limit: Limit = None
@@ -91,9 +112,7 @@ class TraceOptions:
         from experiments.trace import Trace
         from traces.options import ReadOptions
 
-        options = ReadOptions(
-            self.trace_block_size, self.time_unit, self.default_output, self.skip_bad_lines, self.strict
-        )
+        options = ReadOptions(**{field.name: getattr(self, field.name) for field in fields(ReadOptions)})
         return Trace(self.trace, self.format, options, self.limit)
 
 

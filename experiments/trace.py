@@ -39,7 +39,8 @@ class Trace:
         path = Path(self.name)
         path = path if path.exists() else samples().get(self.name, path)
         sha256 = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
-        given = {name: value for name, value in asdict(self.options).items() if value}
+        usual = asdict(ReadOptions())
+        given = {name: value for name, value in asdict(self.options).items() if value != usual[name]}
         return {
             "trace": self.name,
             "sha256": sha256,

@@ -46,6 +46,7 @@ def _row(event: Mapping[str, Any], place: Place, to: Collector, ids: Interner) -
         to.state_block_size(block_size, place)
     model = fields.label(request, ("model",), place)
     received, took = (fields.number(request, (name,), place) for name in ("request_received_ms", "total_time_ms"))
+    worker = fields.label(fields.inner(request, "worker", place), ("decode_worker_id", "prefill_worker_id"), place)
     hashes = fields.sequence(replay, "input_sequence_hashes", place) or []
     return Row(
         prompt_tokens=fields.prompt_tokens(replay, ("input_length",), place),
@@ -54,5 +55,5 @@ def _row(event: Mapping[str, Any], place: Place, to: Collector, ids: Interner) -
         ended=None if received is None or took is None else received + took,
         ids=ids.dense(hashes, "input_sequence_hashes", place),
         session=fields.label(agent, ("session_id",), place),
-        labels={} if model is None else {"model": model},
+        labels={name: text for name, text in (("model", model), ("worker", worker)) if text is not None},
     )

@@ -3,7 +3,7 @@
 It does not read rows itself: one module a format does, and `FORMATS` is the table of them, one line a format.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 from kvcache.request import Requests
 from traces import claude_code, dynamo, fields, lengths, mooncake, parquet, tokens
 from traces.errors import TraceError, shown
+from traces.link import linked
 from traces.options import ReadOptions
 from traces.order import FileOrder, streamed, whole
 from traces.source import PARQUET_MAGIC, Source, located
@@ -56,13 +57,37 @@ def samples() -> dict[str, Path]:
 def read(trace: str | Path, *, format: str | None = None, options: ReadOptions = ReadOptions()) -> Requests:
     """The workload in a file, a bundled sample (by its bare name) or a generator (`synthetic:NAME?seed=1`)."""
     found, _ = _found(trace, format, options)
-    return whole(found) if isinstance(found, FileOrder) else joined(found)
+    if isinstance(found, Stream):
+        return joined(found)
+    requests, n = linked(whole(found)) if options.link_outputs else (whole(found), 0)
+    _say_linked(found, n, len(requests))
+    return replace(requests, notes=tuple(found.collector.notes))
 
 
 def opened(trace: str | Path, *, format: str | None = None, options: ReadOptions = ReadOptions()) -> Stream:
-    """The same workload in pieces, for what need not hold it whole."""
+    """The same workload in pieces, for what need not hold it whole; answers are linked inside a piece only."""
     found, name = _found(trace, format, options)
-    return replace(streamed(found) if isinstance(found, FileOrder) else found, format=name)
+    if isinstance(found, Stream):
+        return replace(found, format=name)
+    stream = streamed(found)
+    return replace(stream, format=name, pieces=_linked(stream.pieces, found) if options.link_outputs else stream.pieces)
+
+
+def _linked(pieces: Iterator[Requests], trace: FileOrder) -> Iterator[Requests]:
+    n = total = 0
+    for piece in pieces:
+        requests, more = linked(piece)
+        n, total = n + more, total + len(requests)
+        yield requests
+    _say_linked(trace, n, total)
+
+
+def _say_linked(trace: FileOrder, n: int, total: int) -> None:
+    if n:
+        trace.collector.repaired(
+            f"{n:,} of {total:,} answers are taken to be what the next turn's prompt has in their place; "
+            f"--no-link-outputs leaves them private"
+        )
 
 
 def _found(trace: str | Path, format: str | None, options: ReadOptions) -> tuple[FileOrder | Stream, str]:
