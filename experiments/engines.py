@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from experiments.pools import Plan
+from experiments.prepared import Prepare
 from experiments.ready import Part, Ready
 from experiments.spec import Spec
 from kvcache.engine import Engine, Limits, make_engine, make_outcome
@@ -16,7 +17,7 @@ from sim.lanes import LANES, START_S, TOKEN_S, WHOLE_S, Lanes, make_lanes
 from sim.transfer import descriptor_seconds, link_params
 
 
-def engine_of(work: Ready, part: Part, *, events: bool = False) -> Engine:
+def engine_of(work: Ready, part: Part, *, events: bool = False, prepare: Prepare = prepare) -> Engine:
     """An idle engine that knows its share of the requests."""
     settings = work.plan.settings._replace(record_copies=True, record_events=events)
     state, load = prepare(part.requests, part.retention, work.plan.pools, settings)

@@ -23,7 +23,7 @@ DIED = "the process died during this run, also alone on the machine; it may need
 
 def in_processes(jobs: Sequence[Job], work: Work, workers: int) -> Iterator[tuple[Job, Row]]:
     """Jobs with their rows, as they finish; they are started in the order given."""
-    if workers == 1 or len(jobs) == 0:
+    if workers == 1:
         yield from ((job, work(job)) for job in jobs)
         return
     left = {job.key: job for job in jobs}
@@ -51,7 +51,7 @@ def _pooled(jobs: Sequence[Job], work: Work, workers: int) -> Iterator[tuple[Job
 
     executor: Any = ProcessPoolExecutor(max_workers=min(workers, len(jobs)))
     try:
-        with _deaf():
+        with deaf():
             futures = {executor.submit(work, job): job for job in jobs}
         for future in as_completed(futures):
             job = futures.pop(future)
@@ -61,7 +61,7 @@ def _pooled(jobs: Sequence[Job], work: Work, workers: int) -> Iterator[tuple[Job
 
 
 @contextmanager
-def _deaf() -> Generator[None, None, None]:
+def deaf() -> Generator[None, None, None]:
     """Ignore Ctrl-C for a moment: processes started meanwhile go on ignoring it and leave it to this one."""
     if threading.current_thread() is not threading.main_thread():
         yield

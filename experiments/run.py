@@ -9,6 +9,7 @@ from typing import Any
 
 from experiments.engines import cost_model_of, cost_of, engine_of, lanes_of
 from experiments.outcome import Served, fold
+from experiments.prepared import Prepare, shared_tables
 from experiments.progress import Report
 from experiments.ready import Ready, part_of, ready, turns_of, worker_of
 from experiments.spec import Spec
@@ -29,9 +30,10 @@ def run(
     """Serve `requests` under `spec` and return one row (plain JSON). `skip` False spends every step by itself."""
     begun = time.perf_counter()
     work = ready(spec, requests, timing=timing)
-    if not timing:
-        return decided([work], len(requests), progress, begun)
-    served = _timed(work, progress, skip=skip)
+    with shared_tables() as prepare:
+        if not timing:
+            return decided([work], len(requests), progress, begun, prepare=prepare)
+        served = _timed(work, prepare, progress, skip=skip)
     row = fold(spec, work.requests, work.plan, served, wall_s=time.perf_counter() - begun)
     return {**row, "notes": [*work.notes, *_cost_notes(work, served)]}
 
@@ -40,8 +42,9 @@ def sent_s(work: Ready) -> Float64:
     """When each request comes to its worker: its arrival, or what follows from the ends of others."""
     sent = work.requests.arrival_s.copy()
     if work.spec.workload.takes_turns:
-        for part in _timed(work, None, skip=True):
-            sent[part.rows] = part.outcome.sent_s
+        with shared_tables() as prepare:
+            for part in _timed(work, prepare, None, skip=True):
+                sent[part.rows] = part.outcome.sent_s
     return sent
 
 
@@ -60,12 +63,12 @@ def _cost_notes(work: Ready, served: list[Served]) -> list[str]:
     return notes
 
 
-def _timed(work: Ready, progress: Report | None, *, skip: bool) -> list[Served]:
+def _timed(work: Ready, prepare: Prepare, progress: Report | None, *, skip: bool) -> list[Served]:
     workers, cost = worker_of(work), cost_of(work)
     parts = [part_of(work, workers, w) for w in range(work.spec.workload.workers)]
 
     def start(env: Any) -> list[Worker]:
-        engines = [engine_of(work, part) for part in parts]
+        engines = [engine_of(work, part, prepare=prepare) for part in parts]
         full = work.spec.overlap == "full"
         return [Worker(env, e, lanes_of(work, e.state), cost, overlap=full, skip=skip) for e in engines]
 

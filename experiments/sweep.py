@@ -88,7 +88,7 @@ def sweep(task: Task, out: Path, run: Run, engine: Engine, report: Report, comma
         tally.expected_s = sum(map(estimate.seconds, wanted))
         report(tally)
         try:
-            for job, row in engine(wanted, One(run, task.timing)):
+            for job, row in engine(wanted, One(run, task.timing)) if wanted else ():
                 store.append(row)
                 tally.done += 1
                 tally.spent_s += estimate.seconds(job)

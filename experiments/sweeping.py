@@ -16,6 +16,7 @@ from experiments.load import finished, read, split, value_of
 from experiments.local import in_processes
 from experiments.progress import duration, sweep_progress
 from experiments.ready import draws
+from experiments.remote import SLURM_TASKS, on_dask, on_slurm
 from experiments.store import is_open
 from experiments.study import is_study, study
 from experiments.sweep import TABLE, Engine, done, missing, sweep, tally_of
@@ -23,7 +24,7 @@ from experiments.trace import Trace
 from reports.rows import PLAN, ROWS, Row, plan_of, rows_by_key
 from traces.workloads import PREFIX
 
-ENGINES = ("local",)
+ENGINES = ("local", "dask", "slurm")
 
 
 @dataclass(frozen=True)
@@ -112,8 +113,15 @@ def _counted(number: int, thing: str) -> str:
 
 def engine_of(name: str, workers: int | None, address: str | None, out: Path, task: Task) -> Engine:
     """Who makes the runs, by name."""
+    processes = Estimate(task.timing).workers
+    if address is not None and name != "dask":
+        raise SpecError(f"--address is a Dask scheduler's; it does not go with --engine {name}")
     if name == "local":
-        return lambda jobs, work: in_processes(jobs, work, Estimate(task.timing).workers(jobs, workers))
+        return lambda jobs, work: in_processes(jobs, work, processes(jobs, workers))
+    if name == "dask":
+        return lambda jobs, work: on_dask(jobs, work, address, processes(jobs, workers))
+    if name == "slurm":
+        return lambda jobs, work: on_slurm(jobs, work, out / "slurm", workers or SLURM_TASKS)
     raise SpecError(f"--engine is {name}; known: {', '.join(ENGINES)}")
 
 

@@ -11,14 +11,16 @@ from typing import Any
 import numpy as np
 
 from experiments.outcome import Totals, no_times, row_of
+from experiments.prepared import Prepare
 from experiments.progress import Report
 from experiments.ready import Ready, check_untimed, ready_pieces
 from experiments.spec import Spec
 from kvcache.feed import REMEMBERED, Feed
-from kvcache.load import longest_blocks
+from kvcache.load import Load, longest_blocks
 from kvcache.request import Requests
 from kvcache.sequences import make_matches, make_sequences
 from kvcache.serve import replay_serial
+from kvcache.tables import State
 
 
 def run_pieces(
@@ -34,17 +36,26 @@ def run_pieces(
 
 
 def decided(
-    works: Iterable[Ready], total: int | None, progress: Report | None, begun: float, remembered: int = REMEMBERED
+    works: Iterable[Ready],
+    total: int | None,
+    progress: Report | None,
+    begun: float,
+    remembered: int = REMEMBERED,
+    prepare: Prepare | None = None,
 ) -> dict[str, Any]:
-    """Serve piece after piece on one cache."""
+    """Serve piece after piece on one cache. `prepare`: for a workload of one piece, whose tables other runs share."""
     totals, feed, work = Totals(), None, None
     for work in works:
         feed = feed or Feed(work.plan.pools, work.plan.settings, remembered=remembered)
-        hits = _serve(work, feed, totals.requests, total, progress)
+        if prepare is None:
+            state, load = feed.load(work.requests, work.retention)
+        else:
+            state, load = prepare(work.requests, work.retention, work.plan.pools, work.plan.settings)
+        hits = _serve(work, state, load, totals.requests, total, progress)
         totals += Totals.of(work.requests, work.plan.settings.tokens_per_block, hits)
     assert work is not None, "a trace without requests is refused where it is read"
     assert feed is not None
-    row = row_of(work.spec, work.plan, totals, [feed.state], no_times(), [], wall_s=time.perf_counter() - begun)
+    row = row_of(work.spec, work.plan, totals, [state], no_times(), [], wall_s=time.perf_counter() - begun)
     forgotten = (
         f"{feed.forgotten:,} keys that were in no cache were forgotten to save memory; if such content came back,"
         " misses_by_cause counts it as never_seen"
@@ -52,10 +63,9 @@ def decided(
     return {**row, "notes": [*work.notes, *([forgotten] if feed.forgotten else [])]}
 
 
-def _serve(work: Ready, feed: Feed, done: int, total: int | None, progress: Report | None) -> int:
+def _serve(work: Ready, state: State, load: Load, done: int, total: int | None, progress: Report | None) -> int:
     """Serve one piece; returns its hit tokens. `done` requests came before it."""
     requests, tpb, n = work.requests, work.plan.settings.tokens_per_block, len(work.requests)
-    state, load = feed.load(requests, work.retention)
     positions = longest_blocks(requests, tpb)
     q, m = make_sequences(len(work.plan.pools), 1, positions), make_matches(1, positions)
     reused, scratch = np.zeros(n, np.int64), np.zeros((3, 1), np.int64)

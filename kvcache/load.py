@@ -11,7 +11,21 @@ import numpy as np
 from kvcache.keys import Rows, check_block_size, grow, intern_all, key_offsets, name_twins
 from kvcache.request import Requests
 from kvcache.retention import RetentionColumns
-from kvcache.tables import C_TOKENS_PER_BLOCK, N_NODES, N_RUNS, ROOT, Array, Pool, Settings, State, make_state
+from kvcache.tables import (
+    C_TOKENS_PER_BLOCK,
+    FATE,
+    HEAD,
+    LIVE,
+    N_NODES,
+    N_RUNS,
+    NEVER_SEEN,
+    ROOT,
+    Array,
+    Pool,
+    Settings,
+    State,
+    make_state,
+)
 
 
 class Load(NamedTuple):
@@ -111,6 +125,53 @@ def extend(state: State, requests: Requests, retention: RetentionColumns, namesp
         np.zeros(n, np.int32),
     )
     return state, load
+
+
+def with_retention(load: Load, retention: RetentionColumns) -> Load:
+    """The same workload before its first request, with other priorities."""
+    return load._replace(
+        range_offset=retention.range_offset,
+        ranges=retention.ranges,
+        decode_priority=retention.decode_priority,
+        decode_duration_ms=retention.decode_duration_ms,
+        resumed=np.zeros_like(load.resumed),
+    )
+
+
+class Names(NamedTuple):
+    """Where the key rows of a workload stood before anything ran."""
+
+    tally: Array
+    tables: Array
+
+
+def names_of(state: State) -> Names:
+    """To be noted right after `prepare`."""
+    return Names(state.tally.copy(), state.tables.copy())
+
+
+def renewed(state: State, names: Names, pools: tuple[Pool, ...], settings: Settings) -> State:
+    """Tables for `pools` with the keys of `state`, whose run is over: its key rows are used again, not copied.
+
+    A fresh copy would cost as much as interning the workload once more: both are bound by touching new memory.
+    """
+    used, first = int(state.tally[N_NODES]), slice(1, int(names.tally[N_NODES]))
+    state.nodes[first, HEAD : LIVE + 1] = (-1, -1, -1, 0)
+    state.nodes[first, FATE] = NEVER_SEEN
+    state.tables[:] = names.tables
+    fresh = make_state(pools, settings, nodes=1, runs=1)
+    state.nodes[ROOT] = fresh.nodes[ROOT]
+    value, kids = state.value, fresh.kids
+    if len(value) == len(pools):
+        value[:, :used] = -1
+    else:
+        value = np.full((len(pools), len(state.nodes)), -1, np.int32)
+    if settings.evict_descendants:
+        kids = np.full((len(state.nodes), 3), -1, np.int32)
+    return fresh._replace(
+        nodes=state.nodes, value=value, kids=kids, twin=state.twin, runs=state.runs, tables=state.tables,
+        tally=names.tally.copy(),
+    )  # fmt: skip
 
 
 def _with_twins(state: State, before: int) -> State:

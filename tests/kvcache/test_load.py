@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kvcache.load import Load, longest_blocks, prepare, rows_of
-from kvcache.retention import RetentionColumns
+from kvcache.load import Load, longest_blocks, names_of, prepare, renewed, rows_of, with_retention
+from kvcache.retention import KvCacheRetentionConfig, RetentionColumns, TokenRangeRetentionConfig
 from kvcache.tables import PARENT, ROOT, TOKENS, Pool, Settings, State
 from tests.kvcache.workloads import WIDE, workload
 
@@ -86,3 +86,36 @@ def test_a_block_size_that_cuts_a_unit_unevenly_is_refused() -> None:
     requests = replace(workload([[1, 2]], [1]), unit_tokens=512)
     with pytest.raises(ValueError, match="tokens_per_block is 48"):
         prepare(requests, RetentionColumns.none(1), (Pool(WIDE, (8, 0)),), Settings(tokens_per_block=48))
+
+
+@pytest.mark.parametrize("later", [Settings(4), Settings(4, evict_descendants=True)])
+@pytest.mark.parametrize("pools", [(Pool(WIDE, (3, 2)),), (Pool(WIDE, (3, 0)), Pool(8, (3, 0), sliding=True))])
+def test_renewed_tables_are_those_of_a_first_run(pools: tuple[Pool, ...], later: Settings) -> None:
+    requests = workload([[1, 2, 3, 4, 5, 6, 7, 8, 9], [1, 2, 3, 4, 0, 0, 0, 0, 0]], [[1], [2, 3]])
+    nothing = RetentionColumns.none(len(requests))
+    state, _ = prepare(requests, nothing, (Pool(WIDE, (8, 0)),), Settings(tokens_per_block=4))
+    names, used = names_of(state), int(state.tally[0])
+    state.nodes[:used, 2:6] = state.nodes[:used, 11] = state.value[:, :used] = 1  # as a run leaves them
+    state.tables[:, :5] = 2
+    state.tally[:] += 3
+    found = renewed(state, names, pools, later)
+    wanted, _ = prepare(requests, nothing, pools, later)
+    for name, array in wanted._asdict().items():
+        known = used if name == "nodes" else len(array)
+        if name == "runs":
+            known = int(wanted.tally[1])
+        if name not in {"heap", "copies", "events"}:  # their rows hold nothing yet
+            np.testing.assert_array_equal(getattr(found, name)[:known], array[:known], name)
+
+
+def test_same_workload_with_other_priorities_starts_before_its_first_request() -> None:
+    _, load = loaded([list(range(9))], [[9, 10, 11]])
+    load.resumed[0] = 2
+    other = RetentionColumns.of([KvCacheRetentionConfig([TokenRangeRetentionConfig(0, 4, 80)], 20)])
+    found = with_retention(load, other)
+    assert (found.resumed.tolist(), found.decode_priority.tolist(), found.ranges.tolist()) == (
+        [0],
+        [20],
+        [[0, 4, 80, -1]],
+    )
+    assert found.keys is load.keys
