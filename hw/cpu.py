@@ -142,6 +142,15 @@ class CpuDevice:
         first = int(self._base[pool] + slot * self._stride[pool])
         return self._memory.view(first, int(self._stride[pool]))
 
+    def bytes_of(self, pool: int, slot: int) -> NDArray[np.uint8]:
+        """See `hw.device.Device`."""
+        row: NDArray[np.uint8] = self.row(pool, slot)
+        return row
+
+    def put(self, pool: int, slot: int, data: NDArray[np.uint8]) -> None:
+        """See `hw.device.Device`."""
+        self.row(pool, slot)[: len(data)] = data
+
     def fill(self, pool: int, slot: int, seed: int) -> None:
         """See `hw.device.Device`."""
         if pool in self._files:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hw.cuda_runtime import Runtime
 from hw.device import DISK_IN, DISK_OUT, STREAMS, Ran, Report
@@ -115,6 +116,14 @@ class CudaDevice:
         """A row of memory, as the runtime has it."""
         assert 0 <= slot < self.layout.rows[pool].blocks, f"slot {slot} of the {self.layout.rows[pool].name}"
         return self._pools[pool][slot]
+
+    def bytes_of(self, pool: int, slot: int) -> NDArray[np.uint8]:
+        """See `hw.device.Device`."""
+        return self.runtime.bytes_of(self.row(pool, slot))
+
+    def put(self, pool: int, slot: int, data: NDArray[np.uint8]) -> None:
+        """See `hw.device.Device`."""
+        self.runtime.put(self.row(pool, slot)[: len(data)], data)
 
     def fill(self, pool: int, slot: int, seed: int) -> None:
         """See `hw.device.Device`."""

@@ -70,6 +70,12 @@ class Device(Protocol):
     def first_wrong(self, pool: int, slot: int, seed: int, size: int) -> int:
         """The first byte of a row that does not follow the pattern of `seed`, -1 if none; now."""
 
+    def bytes_of(self, pool: int, slot: int) -> NDArray[np.uint8]:
+        """A row of memory as host bytes: itself, or a copy of GPU memory; now."""
+
+    def put(self, pool: int, slot: int, data: NDArray[np.uint8]) -> None:
+        """Host bytes into the beginning of a row of memory, now."""
+
     def recover(self) -> None:
         """Forget a failure: streams work again. Contents are what they are."""
 

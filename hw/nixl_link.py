@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from hw.errors import HardwareError, PeerLostError, StorageFaultError
 
+NOTE = b"."  # before every tag: an empty note is not sent
 LOST = "the transfer; the sender's blocks are intact"
 
 
@@ -74,7 +75,7 @@ class NixlLink:
             try:
                 registered = self._registered(rows)
                 theirs = agent.deserialize_descs(described)
-                handle = agent.initialize_xfer("WRITE", self._described(rows), theirs, peer, tag)
+                handle = agent.initialize_xfer("WRITE", self._described(rows), theirs, peer, NOTE + tag)
                 self._wait(handle)
             finally:
                 if handle is not None:
@@ -116,7 +117,7 @@ class NixlLink:
             for notes in self._agent.get_new_notifs().values():
                 self._notes += notes
             if self._notes:
-                return self._notes.pop(0)
+                return self._notes.pop(0).removeprefix(NOTE)
             if self._pipe.poll(0):
                 self._hear()
             time.sleep(pause)

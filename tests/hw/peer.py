@@ -35,3 +35,22 @@ def echo(kind: str, ring: Any, pipe: Any, shapes: list[tuple[int, int]], die_at:
             os._exit(9)
         link.send(rows + np.uint8(1), b"back " + tag)
     link.close()
+
+
+def store(kind: str, ring: Any, pipe: Any, row_bytes: int, most_blocks: int, die_after: int) -> None:
+    """A store of blocks; `die_after`: disappear when so many messages have come."""
+    from hw.store import serve
+
+    link, heard = end(kind, "store", ring, pipe), 0
+    receive = link.receive
+
+    def count(rows: Any) -> bytes:
+        nonlocal heard
+        if heard == die_after:
+            os._exit(9)
+        heard += 1
+        return bytes(receive(rows))
+
+    link.receive = count
+    serve(link, row_bytes, most_blocks)
+    link.close()

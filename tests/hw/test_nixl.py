@@ -88,3 +88,7 @@ with peer("nixl", die_at=0, announced=True) as link:
     assert (rows == 7).all()
 """,
     )
+
+
+def test_the_connectors_store_works_over_nixl_too(real_libraries: dict[str, str]) -> None:
+    run(real_libraries, "from tests.hw.test_store import round_trip; round_trip('nixl')")
