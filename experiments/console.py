@@ -127,14 +127,20 @@ def _line(name: str, line: Mapping[str, Any]) -> tuple[str, str, str] | None:
 
 
 def curve_table(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Hit rates over capacities, one line a point."""
+    """Hit rates over capacities, one line a point; head-room where a bound is among the rows."""
     table = Table(box=None, pad_edge=False)
-    for title in ("policy", "capacity (blocks)", "host (blocks)", "hit rate (% of blocks)", "of prompt tokens (%)"):
+    bounded = any("headroom" in row for row in rows)
+    titles = ["policy", "capacity (blocks)", "host (blocks)", "hit rate (% of blocks)", "of prompt tokens (%)"]
+    for title in titles + ["of LRU's head-room (%)"] * bounded:
         table.add_column(title, justify="left" if title == "policy" else "right")
     for row in rows:
         capacity = "all" if row["capacity_blocks"] is None else number(row["capacity_blocks"])
-        rates = (number(row[name], COLUMNS[name].divisor) for name in ("hit_rate_blocks", "hit_rate_tokens"))
-        table.add_row(row["policy"], capacity, number(row["host_capacity_blocks"]), *rates)
+        known = [(row[name], COLUMNS[name].divisor) for name in ("hit_rate_blocks", "hit_rate_tokens")]
+        rates = ["" if value is None else number(value, divisor) for value, divisor in known]
+        if "hit_rate_blocks_error" in row:
+            rates[0] += f" ± {100 * row['hit_rate_blocks_error']:.2g}"
+        used = [number(100 * row["headroom"]) if "headroom" in row else ""] * bounded
+        table.add_row(row["policy"], capacity, number(row["host_capacity_blocks"]), *rates, *used)
     Console().print(table)
 
 

@@ -24,20 +24,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from kvcache.compiled import compiled
-from kvcache.curve_tiers import EVICTIONS, HIT_TOKENS, HITS_COLD, HITS_WARM, Policy, empty_tiers, replay
+from kvcache.curve_tiers import COUNTS, EVICTIONS, HIT_TOKENS, HITS_COLD, HITS_WARM, note_depths, replay
+from kvcache.eviction import SCORE
+from kvcache.policies import POLICIES, pointer
 from kvcache.request import Int32, Int64, Requests
+from kvcache.shelf import CATEGORIES, make_shelf
 
 INFINITE = -1
 VIEWS = ("flat", "tree")
 INCLUSIONS = ("exclusive", "inclusive")
-
-
-POLICIES: dict[str, Policy] = {
-    "lru": Policy(hit_renews=True, hit_counts=False, leaves_only=True),
-    "fifo": Policy(hit_renews=False, hit_counts=False, leaves_only=True),
-    "lfu": Policy(hit_renews=True, hit_counts=True, leaves_only=True),
-    "strict-fifo": Policy(hit_renews=False, hit_counts=False, leaves_only=False),
-}
 
 
 @dataclass(frozen=True)
@@ -82,17 +77,22 @@ def curve(
     _check("inclusion", inclusion, INCLUSIONS)
     blocks, parents = prefix_blocks(requests)
     offset, tokens = requests.unit_offset, requests.prompt_tokens
+    arrival_s, category = requests.arrival_s, categories(requests)
     if view == "flat":
         tokens = _tokens_of_units(requests)
+        arrival_s, category = np.repeat(arrival_s, np.diff(offset)), np.repeat(category, np.diff(offset))
         offset = np.arange(len(blocks) + 1)
         parents = np.full_like(parents, -1)
     capacities = [_capacity("capacity_blocks", capacity_blocks, len(parents))]
     if host_capacity_blocks is not None:
         capacities.append(_capacity("host_capacity_blocks", host_capacity_blocks, len(parents)))
-    max_frequency = int(np.bincount(blocks).max(initial=0))
-    tables, meters = empty_tiers(capacities, len(parents), max_frequency)
+    chosen, lists = POLICIES[policy], max(CATEGORIES, int(np.bincount(blocks).max(initial=0)))
+    shelf = make_shelf(chosen.rule, pointer(chosen.score), capacities, len(parents), len(parents), lists)
+    if chosen.rule.kind == SCORE:
+        note_depths(shelf.facts, blocks, requests.unit_offset, requests.unit_tokens)
     exclusive = inclusion == "exclusive" or host_capacity_blocks is None
-    counts = replay(tables, meters, parents, blocks, offset, tokens, requests.unit_tokens, POLICIES[policy], exclusive)
+    counts = np.zeros(COUNTS, np.int64)
+    replay(shelf, parents, blocks, offset, tokens, arrival_s, category, requests.unit_tokens, exclusive, counts)
     return CurveRow(
         view=view,
         policy=policy,
@@ -123,6 +123,20 @@ def prefix_blocks(requests: Requests) -> tuple[Int32, Int32]:
     table = np.full(1 << (2 * len(units)).bit_length(), -1, np.int32)
     blocks, parents = np.empty_like(units), np.empty_like(units)
     return blocks, parents[: _intern(units, offset, roots, table, blocks, parents)]
+
+
+def categories(requests: Requests) -> Int32:
+    """A number for each kind of request, below CATEGORIES: its first label's value, and whether its session is known.
+
+    That is what the workload-aware policy tells apart (request type and turn). Without labels and sessions all are 0.
+    """
+    later = np.zeros(len(requests), np.int32)
+    known = requests.session >= 0
+    first = np.unique(requests.session, return_index=True)[1]
+    later[known] = 1
+    later[first] = 0
+    kind = next((column.codes for column in requests.labels.values()), np.zeros(len(requests), np.int32))
+    return np.asarray(np.clip(2 * kind + later, 0, CATEGORIES - 1), np.int32)
 
 
 UNSEEN = np.iinfo(np.int32).min

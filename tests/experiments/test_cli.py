@@ -316,3 +316,32 @@ def test_broken_pipe_is_quiet() -> None:
         ["bash", "-c", command], capture_output=True, text=True, check=False, cwd=ROOT, timeout=120
     )  # fmt: skip
     assert "Traceback" not in result.stderr
+
+
+def test_a_curve_over_all_sizes_draws_itself_and_stays_below_the_bound(trace: str, tmp_path: Path) -> None:
+    picture = tmp_path / "curve.png"
+    result = kvtier("curve", trace, "--policy", "lru,arc,min", "--plot", str(picture), "--json", "-")
+    assert result.exit_code == 0, result.stderr
+    rows = json.loads(result.stdout.rpartition("]")[0] + "]")
+    rates = {(row["policy"], row["capacity_blocks"]): row["hit_rate_blocks"] for row in rows}
+    assert all(rate <= rates["min", size] for (_, size), rate in rates.items())
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--sample", "0.1"], "--sample 0.1: a share of the blocks between 0 and 1, and only with --view flat"),
+        (["--policy", "mru"], "policy is 'mru'; known are lru"),
+        (["--policy", ","], "--policy needs at least one value"),
+        (["--view", "trie"], "view is 'trie'; known are flat, tree"),
+    ],
+)
+def test_a_wrong_curve_is_one_line(trace: str, more: list[str], message: str) -> None:
+    result = kvtier("curve", trace, *more)
+    assert (result.exit_code, message in result.stderr) == (2, True), result.stderr
+
+
+def test_sampled_curves_carry_their_error(trace: str) -> None:
+    result = kvtier("curve", trace, "--view", "flat", "--policy", "fifo", "--sample", "0.5", "--json", "-")
+    assert all(row["hit_rate_blocks_error"] >= 0 and row["sample"] > 0.4 for row in json.loads(result.stdout))
