@@ -5,6 +5,7 @@ Not yet run on a GPU.
 
 import errno
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -290,7 +291,8 @@ class TorchRuntime:
 
     def close(self) -> None:
         """See `hw.cuda_runtime.Runtime`."""
-        self.settle()
+        with suppress(RuntimeError):  # a failure that sticks to the process was told when it came
+            self.settle()
         for memory, _ in self._pinned:
             self._torch.cuda.cudart().cudaHostUnregister(memory.address)
             memory.close()
@@ -311,7 +313,8 @@ def _bindings(number: int) -> Any:
 def _check(answer: Any) -> None:
     code = answer[0] if isinstance(answer, tuple) else answer
     if int(code) != 0:
-        raise classify(RuntimeError(str(code)), f"a copy was refused with {code}", lost="the step's copies")
+        name = getattr(code, "name", f"CUDA error {int(code)}")
+        raise classify(RuntimeError(name), "a copy was refused", lost="the step's copies")
 
 
 def _timed(torch: Any, work: Callable[[], Any], times: int) -> float:

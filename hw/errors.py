@@ -81,6 +81,7 @@ TEXTS = {
     "bad file descriptor": codes.EBADF,
     "eof": codes.ENODATA,
     "out of memory": codes.ENOMEM,
+    "cudaerrormemoryallocation": codes.ENOMEM,
 }
 
 

@@ -232,6 +232,7 @@ def test_an_unknown_device_is_a_wrong_setting() -> None:
         ("KvikIO failure: No space left on device", StorageFullError),
         ("KvikIO failure: No such file or directory", SlotFileGoneError),
         ("CUDA error: out of memory", OutOfMemoryError),
+        ("cudaErrorMemoryAllocation", OutOfMemoryError),
         ("something else", StorageFaultError),
     ],
 )
