@@ -66,17 +66,21 @@ def kvtier(
     """Where should each KV-cache block live, and for how long? Replays traces through a serving engine's rules."""
 
 
-for command in (
-    *(runs.replay, runs.explain, sweeps.sweep, sweeps.pareto, sweeps.why, runs.demo),
-    *(reading.report, reading.recommend, reading.audit),
-    *(policies.curve, conformance.conform),
-    *(quick.size, quick.breakeven, quick.xfer, quick.figures, quick.config),
-    *(machine.doctor, machine.calibrate, machine.validate),
-):
-    app.command()(command)
-app.command("sweep status")(sweeps.sweep_status)
-app.add_typer(trace.app, name="trace")
-app.add_typer(claims.app, name="claims")
+PANELS = {
+    "Start here": (runs.demo, quick.config),
+    "Replay a trace": (runs.replay, runs.explain, policies.curve),
+    "Try many settings": (sweeps.sweep, sweeps.pareto, sweeps.why),
+    "Look and decide": (reading.report, reading.recommend, reading.audit),
+    "Answers at once": (quick.size, quick.breakeven, quick.xfer),
+    "Real memory": (machine.doctor, machine.calibrate, machine.validate),
+    "How right it is": (quick.figures, conformance.conform),
+}
+for panel, commands in PANELS.items():
+    for command in commands:
+        app.command(rich_help_panel=panel)(command)
+app.command("sweep status", rich_help_panel="Try many settings")(sweeps.sweep_status)
+app.add_typer(trace.app, name="trace", rich_help_panel="Replay a trace")
+app.add_typer(claims.app, name="claims", rich_help_panel="How right it is")
 
 
 def main() -> None:
