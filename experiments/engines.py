@@ -21,15 +21,19 @@ def engine_of(work: Ready, part: Part, *, events: bool = False, prepare: Prepare
     """An idle engine that knows its share of the requests."""
     settings = work.plan.settings._replace(record_copies=True, record_events=events)
     state, load = prepare(part.requests, part.retention, work.plan.pools, settings)
+    positions = longest_blocks(part.requests, settings.tokens_per_block)
+    return make_engine(state, load, make_outcome(len(part.requests)), limits_of(work), positions)
+
+
+def limits_of(work: Ready) -> Limits:
+    """The scheduler's limits."""
     scheduler = work.spec.scheduler
-    limits = Limits(
+    return Limits(
         scheduler.max_batch_size,
         scheduler.max_num_tokens,
         scheduler.enable_chunked_prefill,
         capacity_scheduler_policy=policy_of(work.spec),
     )
-    positions = longest_blocks(part.requests, settings.tokens_per_block)
-    return make_engine(state, load, make_outcome(len(part.requests)), limits, positions)
 
 
 def policy_of(spec: Spec) -> str:

@@ -1,7 +1,7 @@
 """Folds what the workers leave behind into one row: counts, bytes, times, causes. The only place where rows are made."""
 
 from dataclasses import astuple, dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,9 +31,22 @@ from kvcache.tables import (
     STORED,
     State,
 )
-from sim.worker import COMPUTE_S, COPY_WAIT_S, Worker
+from sim.worker import COMPUTE_S, COPY_WAIT_S
 
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
+
+
+class Spent(Protocol):
+    """What a worker has spent: its clock as `sim.worker` keeps it, steps begun, requests paused."""
+
+    @property
+    def clock(self) -> NDArray[np.float64]: ...
+
+    @property
+    def steps(self) -> int: ...
+
+    @property
+    def pauses(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -43,7 +56,7 @@ class Served:
     rows: Int64
     state: State
     outcome: Outcome
-    worker: Worker | None
+    worker: Spent | None
 
 
 @dataclass(frozen=True)
@@ -84,7 +97,7 @@ def row_of(
     totals: Totals,
     states: list[State],
     times: dict[str, Any],
-    timed: list[Worker],
+    timed: list[Spent],
     *,
     wall_s: float,
 ) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from experiments.outcome import Served, fold
 from experiments.prepared import Prepare, shared_tables
 from experiments.progress import Report
 from experiments.ready import Ready, part_of, ready, turns_of, worker_of
+from experiments.routed import STATIC, routed
 from experiments.spec import Spec
 from experiments.untimed import decided
 from kvcache.request import Float64, Requests
@@ -30,12 +31,17 @@ def run(
     """Serve `requests` under `spec` and return one row (plain JSON). `skip` False spends every step by itself."""
     begun = time.perf_counter()
     work = ready(spec, requests, timing=timing)
+    figures: dict[str, Any] = {}
+    said: list[str] = []
     with shared_tables() as prepare:
         if not timing:
             return decided([work], len(requests), progress, begun, prepare=prepare)
-        served = _timed(work, prepare, progress, skip=skip)
+        if spec.workload.router in STATIC:
+            served = _timed(work, prepare, progress, skip=skip)
+        else:
+            served, figures, said = routed(work, progress, skip=skip)
     row = fold(spec, work.requests, work.plan, served, wall_s=time.perf_counter() - begun)
-    return {**row, "notes": [*work.notes, *_cost_notes(work, served)]}
+    return {**row, **figures, "notes": [*said, *work.notes, *_cost_notes(work, served)]}
 
 
 def sent_s(work: Ready) -> Float64:

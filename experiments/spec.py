@@ -5,6 +5,7 @@ Every field says what it is and in which unit; an unknown key or an impossible v
 
     kv_cache_config   as TensorRT-LLM's KvCacheConfig       capacity   pool sizes given directly, instead of memory
     scheduler         who runs when                         workload   how the trace meets the workers
+    router            what the router weighs and knows
     parallel          how one model is split                retention  priorities for traces that carry none
     profile           whose rules, and which version
 """
@@ -214,7 +215,7 @@ class Workload(Section):
         default=False, description="spread requests of one instant evenly up to the next instant"
     )
     seed: CountOrZero = Field(default=0, description="seed of every random choice")
-    router: Literal["round_robin", "random", "session"] = Field(
+    router: Literal["round_robin", "random", "session", "least_loaded", "approximate", "kv"] = Field(
         default="round_robin", description="which worker takes a request"
     )
 
@@ -231,6 +232,41 @@ class Workload(Section):
     def takes_turns(self) -> bool:
         """Some requests come when others have ended."""
         return self.concurrency is not None or self.wait_for_turns
+
+
+class RouterSettings(Section):
+    """What a router weighs, what it knows of the workers, and how late."""
+
+    replicas: Count = Field(default=1, description="routers side by side; each knows its own choices at once")
+    report_period_s: float = Field(
+        default=0.0, ge=0, description="workers report their loads so often; 0: they are always known"
+    )
+    overlap_weight: float = Field(
+        default=1.0, ge=0, description="blocks to compute count so much against blocks in use"
+    )
+    host_credit: float = Field(
+        default=1.0, ge=0, le=1, description="what a block in host memory counts of one on the GPU"
+    )
+    temperature: float = Field(
+        default=0.0, ge=0, description="0: the best worker; above: at random, better ones more often"
+    )
+    ttl_s: float = Field(default=120.0, gt=0, description="approximate: a worker is thought to keep a prompt so long")
+    event_delay_s: float = Field(default=0.0, ge=0, description="KV events are under way so long")
+    event_poll_s: float = Field(
+        default=0.0, ge=0, description="the workers' event buffers are read so often; 0: at once"
+    )
+    event_loss: float = Field(default=0.0, ge=0, le=1, description="share of the events that never arrive")
+    event_buffer: Count = Field(
+        default=1 << 20, description="events a worker keeps between polls where event_buffer_max_size is 0"
+    )
+    attention_dp_size: Count = Field(default=1, description="workers that share one event manager (attention DP)")
+    attention_dp_events_gather_period_s: float = Field(
+        default=0.005, ge=0, description="ranks but the first hand their events over so often"
+    )
+
+    def weights(self) -> dict[str, float]:
+        """What `kvcache.routers.Weights` takes."""
+        return {name: getattr(self, name) for name in ("overlap_weight", "host_credit", "temperature", "ttl_s")}
 
 
 class SystemPrompt(Section):
@@ -287,6 +323,7 @@ class Spec(Section):
     parallel: Parallel = Field(default=Parallel(), description="how the model is split")
     scheduler: Scheduler = Field(default=Scheduler(), description="who runs when")
     workload: Workload = Field(default=Workload(), description="how the trace meets the workers")
+    router: RouterSettings = Field(default=RouterSettings(), description="what the router weighs and knows")
     retention: tuple[RetentionRule, ...] = Field(default=(), description="priorities for traces that carry none")
     overlap: Literal["trtllm", "full"] = Field(
         default="trtllm", description="copies wait as in TensorRT-LLM, or for nothing"

@@ -69,7 +69,7 @@ def continue_contexts(e: Engine) -> int:
             budget -= 1
     for i in range(meter[N_ACTIVE]):
         row = line.rows[line.active[i]]
-        if row[GENERATING] == 1:
+        if row[GENERATING] != 0:
             continue
         prompt = prompt_of(e.load, int(row[REQUEST]))
         end = min(prompt, int(row[POSITION]) + max(0, budget))
@@ -156,7 +156,7 @@ def admit(e: Engine, budget: int) -> int:
     skip_rule = skip_rule and line.limits[L_POLICY] != STATIC_BATCH
     while at < meter[WAIT_TAIL] and meter[N_ACTIVE] + n < line.limits[L_BATCH]:
         r = int(line.waiting[at])
-        first_new = _first_new(e, r) if skip_rule else -1
+        first_new = _first_new(e, r) if skip_rule and e.load.remote[r] == 0 else -1
         if _better_wait(e, first_new):
             line.skipped[skipped] = r
             skipped += 1
@@ -166,7 +166,9 @@ def admit(e: Engine, budget: int) -> int:
             break
         computed = _reused_estimate(e, r)
         end = _first_chunk_end(e, r, computed, budget)
-        if end <= computed:
+        if e.load.remote[r] > computed:
+            end = computed  # it only takes its blocks in this step
+        elif end <= computed:
             break
         _fits(e, r, True)
         _contribute(e, first_new)
@@ -188,7 +190,7 @@ def next_step_fits(e: Engine, i: int) -> bool:
     s, line = e.state, e.line
     seq = int(line.active[i])
     row = line.rows[seq]
-    if row[GENERATING] == 0:
+    if row[GENERATING] != 1:
         return True  # its context blocks are its own already
     r, slots = int(row[REQUEST]), int(e.sequences.slots[seq])
     left = int(e.load.prompt[r]) + int(e.load.output[r]) - slots

@@ -23,6 +23,7 @@ from kvcache.tables import (
     C_ONBOARD,
     C_RECORD_COPIES,
     C_RECORD_EVENTS,
+    C_TELL_ALL,
     DEFAULT_PRIORITY,
     DISK_READ,
     DISK_WRITE,
@@ -46,6 +47,7 @@ from kvcache.tables import (
     ONBOARD,
     ONBOARDED,
     ONBOARDED_FROM_DISK,
+    OVERWRITTEN,
     P_DROPPED,
     P_OFFLOADED,
     P_ONBOARDED,
@@ -100,7 +102,7 @@ def drop(s: State, block: int, fate: int) -> None:
     node = int(s.blocks[block, NODE])
     if node == -1:
         return
-    if s.conf[C_RECORD_EVENTS] and in_tree(s, block):
+    if s.conf[C_RECORD_EVENTS] and (s.conf[C_TELL_ALL] or in_tree(s, block)):
         note_event(s, EV_REMOVED, w, node, 0, 0)
     s.stats[w, DROPPED] += 1
     if fate == BELOW_THRESHOLD:
@@ -137,6 +139,15 @@ def _host_place(s: State, w: int) -> int:
             s.stats[w, DISK_WRITES] += 1
             return d
     return h
+
+
+@loop
+def overwrite(s: State, block: int) -> None:
+    """`block` leaves the tree because its memory gets other content: TensorRT-LLM tells nobody."""
+    node = int(s.blocks[block, NODE])
+    if s.conf[C_TELL_ALL] and node != -1:
+        note_event(s, EV_REMOVED, int(s.blocks[block, WINDOW]), node, 0, 0)
+    detach(s, block, OVERWRITTEN)
 
 
 @loop

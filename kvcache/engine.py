@@ -7,6 +7,8 @@ vLLM's iteration is another one, over the same tables: `kvcache.vllm_engine`.
 
     waiting --admitted, first chunk fits--> active: context --last chunk--> active: generating --last token--> done
        ^------------------------ paused (MAX_UTILIZATION): stored, released, resumed as a longer prompt
+
+A request whose prompt comes from elsewhere (`Load.remote`) takes its blocks and is held until `kvcache.remote` lets it go on.
 """
 
 from kvcache.admission import admit, continue_contexts, free_blocks, next_step_fits, reserve_active
@@ -17,6 +19,7 @@ from kvcache.line import (
     DECODE_WINDOW,
     GENERATED,
     GENERATING,
+    HELD,
     L_POLICY,
     MAX_UTILIZATION,
     N_ACTIVE,
@@ -150,7 +153,9 @@ def _start(e: Engine, n: int, now_s: float) -> None:
         row[POSITION] = position
         row[TARGET] = max(position, int(line.chunk[j]))
         row[GENERATED] = e.load.resumed[r]
-        row[GENERATING] = 0
+        row[GENERATING] = HELD if e.load.remote[r] > position else 0
+        if row[GENERATING] == HELD:
+            row[TARGET] = position
         if e.outcome.start_s[r] < 0:
             e.outcome.reused[r] = position
             e.outcome.start_s[r] = now_s
@@ -223,8 +228,9 @@ def begin_step(e: Engine, now_s: float) -> bool:
     _grow_generating(e)
     refresh(e.state, int(now_s * 1e6))
     _plan(e)
-    meter[STEPS] += 1
-    return bool(line.plan[PREFILL_TOKENS] + line.plan[DECODE_SEQS] > 0)
+    busy = bool(line.plan[PREFILL_TOKENS] + line.plan[DECODE_SEQS] > 0)
+    meter[STEPS] += busy
+    return busy
 
 
 @loop

@@ -51,7 +51,7 @@ NO_SPACE = -2  # namespace of twins
 
 
 @loop
-def _mix(h: int, x: int) -> int:
+def mix(h: int, x: int) -> int:
     """Fold x into h (62 bits). Only low bits of the product count, so it may wrap."""
     h = ((h ^ x) * MULTIPLIER) & MASK62
     return h ^ (h >> 29)
@@ -65,15 +65,15 @@ def _hash(s: State, node: int) -> int:
 @loop
 def key_hash(s: State, parent: int, space: int, extras: int, first: int, runs: int) -> int:
     """Hash of the key below `parent` whose content is runs[first : first + runs]."""
-    h = _mix(_mix(_mix(1, parent), space), extras)
+    h = mix(mix(mix(1, parent), space), extras)
     for i in range(first, first + runs):
-        h = _mix(_mix(h, int(s.runs[i, RUN_ID])), int(s.runs[i, RUN_TOKENS]))
+        h = mix(mix(h, int(s.runs[i, RUN_ID])), int(s.runs[i, RUN_TOKENS]))
     return h
 
 
 @loop
 def _group_hash(s: State, parent: int, space: int, extras: int, run: int) -> int:
-    return _mix(_mix(_mix(_mix(2, parent), space), extras), int(s.runs[run, RUN_ID]))
+    return mix(mix(mix(mix(2, parent), space), extras), int(s.runs[run, RUN_ID]))
 
 
 @inlined
@@ -222,7 +222,7 @@ class Rows(NamedTuple):
 
 
 @inlined
-def _run_at(rows: Rows, tpb: int, private: int, r: int, t: int, prompt_only: bool) -> tuple[int, int]:
+def run_at(rows: Rows, tpb: int, private: int, r: int, t: int, prompt_only: bool) -> tuple[int, int]:
     """Identity of the run that covers token t of request r, and the token it ends before."""
     u = rows.unit_tokens
     n_prompt = int(rows.prompt[r])
@@ -276,7 +276,7 @@ def intern_span(
     runs = 0
     t = start
     while t < stop:
-        name, end = _run_at(rows, tpb, private, r, t, prompt_only)
+        name, end = run_at(rows, tpb, private, r, t, prompt_only)
         end = min(end, stop)
         s.runs[at + runs, RUN_ID] = name
         s.runs[at + runs, RUN_TOKENS] = end - t

@@ -21,6 +21,7 @@ N_DONE = 11
 METERS = 12
 # Columns of `rows`.
 REQUEST, POSITION, TARGET, GENERATED, GENERATING = range(5)
+HELD = 2  # of GENERATING: the sequence has its blocks and waits for content from elsewhere
 # Entries of `plan`: the step's work, in the units of `sim.cost.step_seconds_windowed`.
 (
     PREFILL_TOKENS,
@@ -40,7 +41,7 @@ class Line(NamedTuple):
     waiting: Array  # int32: request numbers between WAIT_HEAD and WAIT_TAIL
     active: Array  # int32[max_batch_size]: sequence rows
     rows: Array  # int64[sequence row, 5]: request, prompt tokens computed, end of this step's chunk, tokens
-    # generated (those before a pause too), 1 once the prompt is done
+    # generated (those before a pause too), 1 once the prompt is done or HELD
     free_rows: Array  # int32[max_batch_size]: a stack
     batch: Array  # int64[4, max_batch_size]: requests to start, their rows, their reused tokens
     chunk: Array  # int64[max_batch_size]: where the first chunk of each request to start ends, in prompt tokens

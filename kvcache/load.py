@@ -41,7 +41,8 @@ class Load(NamedTuple):
     decode_priority: Array  # int32
     decode_duration_ms: Array  # int32
     space: Array  # int32
-    resumed: Array  # int32 tokens generated before the last pause; the one column that changes
+    resumed: Array  # int32 tokens generated before the last pause; this column changes
+    remote: Array  # int32 first tokens of the prompt that come from elsewhere (see `kvcache.remote`); 0: none
 
 
 Namespaces = dict[tuple[int, int], int]
@@ -122,6 +123,7 @@ def extend(state: State, requests: Requests, retention: RetentionColumns, namesp
         retention.decode_priority,
         retention.decode_duration_ms,
         rows.space,
+        np.zeros(n, np.int32),
         np.zeros(n, np.int32),
     )
     return state, load

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kvcache.blocks import get_free, note_copy, note_event, onboard
+from kvcache.blocks import get_free, note_copy, note_event, onboard, overwrite
 from kvcache.compiled import inlined, loop
 from kvcache.queues import claim, release, unlink
 from kvcache.tables import (
@@ -21,6 +21,7 @@ from kvcache.tables import (
     BEHIND_GAP,
     C_DETACHED_FIRST,
     C_PARTIAL,
+    C_TELL_ALL,
     C_TOKENS_PER_BLOCK,
     CAUSE_0,
     CLAIM_BATCH,
@@ -49,7 +50,6 @@ from kvcache.tables import (
     NODE,
     ONBOARD,
     OTHER_NAMESPACE,
-    OVERWRITTEN,
     PARENT,
     PARTIAL_FROM_HOST,
     PARTIAL_REUSED,
@@ -66,7 +66,7 @@ from kvcache.tables import (
     Array,
     State,
 )
-from kvcache.tree import attach, best_partial, detach, in_tree, is_leaf
+from kvcache.tree import attach, best_partial, in_tree, is_leaf
 
 PLACEHOLDER = -1  # a position that holds no block; -2 - b: a position whose block b the sliding window dropped
 NO_CAP = 1 << 40
@@ -246,7 +246,7 @@ def _take_match(s: State, m: Matches, j: int, w: int, i: int, node: int) -> int:
         s.blocks[target, KEY] = node
         block = target
     elif mode == IN_PLACE:
-        detach(s, block, OVERWRITTEN)
+        overwrite(s, block)
     if s.blocks[block, LEVEL] > 0 and not onboard(s, block):
         return -1
     s.stats[w, REUSED] += 1
@@ -402,7 +402,7 @@ def _unref(s: State, block: int, to_front: bool) -> None:
 @loop
 def store(s: State, q: Sequences, w: int, seq: int, keys: Array, full: int, short: int) -> int:
     """Put the sequence's blocks into the tree under `keys`; occupied positions stay as they are. Returns how many were new."""
-    stored = 0
+    stored, opening = 0, True
     n = min(full + (1 if short >= 0 else 0), int(q.length[seq]))
     for i in range(n):
         block = int(q.blocks[w, seq, i])
@@ -412,11 +412,13 @@ def store(s: State, q: Sequences, w: int, seq: int, keys: Array, full: int, shor
         if s.value[w, node] != -1:
             continue
         if s.blocks[block, NODE] != -1:
-            detach(s, block, OVERWRITTEN)
+            overwrite(s, block)
+            opening = opening or s.conf[C_TELL_ALL] == 1  # what was just told ends the event before it
         s.blocks[block, KEY] = node
         attach(s, block, node)
-        if stored == 0:
+        if opening:
             note_event(s, EV_STORED_OPEN, w, int(s.nodes[node, PARENT]), 0, 0)
+        opening = False
         note_event(s, EV_STORED_BLOCK, w, node, int(s.blocks[block, LEVEL]), int(s.blocks[block, PRIORITY]))
         stored += 1
     s.stats[w, STORED] += stored

@@ -75,8 +75,9 @@ CAUSES = (
     C_BLOCKS,
     C_ONBOARD,
     C_SEQUENTIAL,
-) = range(16)
-CONF_ROWS = 16
+    C_TELL_ALL,
+) = range(17)
+CONF_ROWS = 17
 
 # Rows of `tally`.
 N_NODES, N_RUNS, N_TABLE, N_HEAP, N_COPIES, N_EVENTS, N_PRIVATE, CLOCK_US, BATCH = range(9)
@@ -167,6 +168,7 @@ class Settings(NamedTuple):
     sequential_claim: bool = False
     record_copies: bool = False
     record_events: bool = False
+    tell_all: bool = False  # events also of blocks that leave the tree without one in TensorRT-LLM
 
 
 def _check(pools: tuple[Pool, ...], settings: Settings) -> None:
@@ -215,6 +217,7 @@ def make_state(
             total,
             settings.onboard_blocks,
             settings.sequential_claim,
+            settings.tell_all,
         ],
         np.int64,
     )

@@ -78,7 +78,7 @@ def plan_seconds(e: Engine, cost: CostParams) -> float:
 
 
 @loop
-def _spend(e: Engine, lanes: Lanes, cost: CostParams, clock: Array, overlap: bool) -> None:
+def spend(e: Engine, lanes: Lanes, cost: CostParams, clock: Array, overlap: bool) -> None:
     """The copies and kernels of the step just begun take their time."""
     copy_s = copies_seconds(e.state, lanes)
     compute_s = plan_seconds(e, cost)
@@ -102,7 +102,7 @@ def run_span(
     while True:
         if not begin_step(e, clock[NOW_S]):
             return False
-        _spend(e, lanes, cost, clock, overlap)
+        spend(e, lanes, cost, clock, overlap)
         if clock[NOW_S] >= until_s or (watched and may_finish(e)):
             return True
         clock[TOKENS_MADE] += end_step(e, clock[NOW_S])
@@ -116,7 +116,7 @@ def run_vllm_span(
     while True:
         if not vllm_begin(e, clock[NOW_S]):
             return False
-        _spend(e, lanes, cost, clock, overlap)
+        spend(e, lanes, cost, clock, overlap)
         if clock[NOW_S] >= until_s or (watched and vllm_may_finish(e)):
             return True
         clock[TOKENS_MADE] += vllm_end(e, clock[NOW_S])

@@ -1,0 +1,154 @@
+"""Runs a workload on a cluster whose router sees the workers: from a spec to `sim.routing` and back to what a row is made of.
+
+It owns no rule. Workers' tables begin small and follow what they hold; the workload comes batch by batch.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import simpy
+from numpy.typing import NDArray
+
+from experiments.engines import cost_of, lanes_of, limits_of
+from experiments.outcome import Served
+from experiments.ready import Ready
+from experiments.spec import Spec
+from kvcache.engine import make_engine, make_outcome
+from kvcache.line import PAUSES, STEPS, Outcome
+from kvcache.load import longest_blocks, prepare, rows_of
+from kvcache.request import Requests
+from kvcache.retention import RetentionColumns
+from kvcache.routers import Weights, make_router
+from sim.fleet import Fleet
+from sim.fleet_room import Start, engine_of, make_fleet
+from sim.routing import Batch, Cluster, EventPath, Feed, Records
+
+STATIC = ("round_robin", "random", "session")
+"""Routers whose choice follows from the trace alone."""
+
+
+@dataclass(frozen=True)
+class FleetWorker:
+    """What one worker of a fleet has spent."""
+
+    clock: NDArray[np.float64]
+    steps: int
+    pauses: int
+
+
+def batches_of(work: Ready) -> Iterator[Batch]:
+    """The whole workload as one batch."""
+    requests = work.requests
+    yield Batch(requests.arrival_s, rows_of(requests, {}), requests.session, work.retention)
+
+
+def starts_of(work: Ready, workers: int, *, events: bool, tell_all: bool = False) -> list[Start]:
+    """Idle workers as the spec wants them, with small tables of content."""
+    nobody, requests = work.requests.take(np.empty(0, np.int64)), work.requests
+    settings = work.plan.settings._replace(record_copies=True, record_events=events, tell_all=tell_all)
+    positions = longest_blocks(requests, settings.tokens_per_block)
+    cost = cost_of(work)
+    starts = []
+    for _ in range(workers):
+        state, load = prepare(nobody, RetentionColumns.none(0), work.plan.pools, settings)
+        engine = make_engine(state, load, make_outcome(0), limits_of(work), positions)
+        starts.append(Start(engine, lanes_of(work, state), cost))
+    return starts
+
+
+def cluster_of(work: Ready, env: simpy.Environment, feed: Feed, progress: Any, *, skip: bool) -> Cluster:
+    """The cluster that the spec describes, idle."""
+    spec, workload = work.spec, work.spec.workload
+    rng = np.random.default_rng(workload.seed)
+    weights = Weights(**spec.router.weights())
+    routers = [make_router(workload.router, weights, rng.spawn(1)[0]) for _ in range(spec.router.replicas)]
+    path = event_path(spec)
+    fleet = make_fleet(
+        starts_of(work, workload.workers, events=routers[0].reads_events and path.buffer_events > 0),
+        requests=1024,
+        key_room=32768,
+    )
+    return Cluster(
+        env,
+        fleet,
+        feed,
+        routers,
+        path=path,
+        report_period_s=spec.router.report_period_s,
+        overlap=spec.overlap == "full",
+        skip=skip,
+        progress=progress,
+    )
+
+
+def event_path(spec: Spec) -> EventPath:
+    """How KV events reach the router."""
+    router = spec.router
+    return EventPath(
+        delay_s=router.event_delay_s,
+        poll_s=router.event_poll_s,
+        lost_share=router.event_loss,
+        buffer_events=spec.kv_cache_config.event_buffer_max_size or router.event_buffer,
+        gather_s=router.attention_dp_events_gather_period_s,
+        ranks=router.attention_dp_size,
+        seed=spec.workload.seed,
+    )
+
+
+def routed(
+    work: Ready, progress: Callable[[int, int], None] | None, *, skip: bool = True
+) -> tuple[list[Served], dict[str, Any], list[str]]:
+    """Run it: what each worker served, the figures about routing, and what must be said about them."""
+    if work.spec.workload.takes_turns:
+        raise ValueError(
+            f"workload.router={work.spec.workload.router} knows arrivals of the trace only: leave concurrency and"
+            " wait_for_turns out"
+        )
+    if work.spec.profile.name == "vllm":
+        raise ValueError(f"workload.router={work.spec.workload.router} knows TensorRT-LLM's profiles only, not vllm")
+    total = len(work.requests)
+    told = None if progress is None else (lambda done: progress(done, total))
+    cluster = cluster_of(work, simpy.Environment(), Feed(batches_of(work)), told, skip=skip)
+    records = cluster.run()
+    served = [served_by(cluster.fleet, records, w) for w in range(len(cluster.fleet.status))]
+    figures = routing_figures(work.requests, cluster, records)
+    return served, figures, said(cluster, figures)
+
+
+def served_by(fleet: Fleet, records: Records, w: int) -> Served:
+    """One worker's share of the run."""
+    rows = np.flatnonzero(records.column("worker") == w).astype(np.int64)
+    columns = (records.column(name)[rows] for name in ("reused", "sent_s", "start_s", "first_token_s", "finish_s"))
+    meter = fleet.line.meter[w]
+    worker = FleetWorker(fleet.clock[w], int(meter[STEPS]), int(meter[PAUSES]))
+    return Served(rows, engine_of(fleet, w).state, Outcome(*columns), worker)
+
+
+def routing_figures(requests: Requests, cluster: Cluster, records: Records) -> dict[str, Any]:
+    """Hit rate and load of each worker, how uneven they are, and what became of the events."""
+    workers = len(cluster.fleet.status)
+    of, reused = records.column("worker"), records.column("reused")
+    count = np.bincount(of, minlength=workers)
+    prompt = np.bincount(of, weights=requests.prompt_tokens, minlength=workers)
+    hit = np.bincount(of, weights=reused, minlength=workers)
+    work_tokens = prompt - hit + np.bincount(of, weights=requests.output_tokens, minlength=workers)
+    return {
+        "requests_by_worker": count.tolist(),
+        "hit_rate_by_worker": [float(h / p) if p else 0.0 for h, p in zip(hit, prompt, strict=True)],
+        "imbalance": float(work_tokens.max() / work_tokens.mean()) if work_tokens.sum() else 1.0,
+        "events": cluster.events(),
+        "index_blocks": int(cluster.index.blocks.sum()),
+    }
+
+
+def said(cluster: Cluster, figures: dict[str, Any]) -> list[str]:
+    """Notes nobody should miss."""
+    events = figures["events"]
+    if not cluster.replicas[0].router.reads_events or events["received"]:
+        return []
+    return [
+        f"WARNING: the router reads KV events and received none: all {events['blind_decisions']} decisions rested on load"
+        " alone (raise kv_cache_config.event_buffer_max_size, lower router.event_loss)"
+    ]

@@ -1,0 +1,330 @@
+"""Many engines whose steps are spent in one compiled loop, in the order of simulated time.
+
+It routes nothing (`sim.routing`), sends nothing (`sim.disagg`) and knows no SimPy: it is told how far it may go. Every table of
+an engine is stacked, one row a worker, so that a visit to a worker costs a few views and no call from Python.
+
+    IDLE --request--> READY --begin_step--> BUSY --its end--> READY        READY: between two steps, at its clock
+                        '--nothing can be computed--> PARKED or IDLE       PARKED: somebody waits for content or room
+
+What others must react to (a prompt is done, somebody took blocks and waits for content) is a signal: with `strict` the loop
+takes the workers' steps in order of their ends and stops at the first signal; without, each worker runs ahead by itself.
+"""
+
+from typing import NamedTuple
+
+from kvcache.compiled import loop
+from kvcache.engine import begin_step, end_step
+from kvcache.event_rows import Outbox, collect, flush, has_room
+from kvcache.keys import Rows, intern_request, reserve_private
+from kvcache.line import (
+    GENERATING,
+    HELD,
+    N_ACTIVE,
+    N_DONE,
+    N_STARTED,
+    REQUEST,
+    WAIT_HEAD,
+    WAIT_TAIL,
+    Engine,
+    Line,
+    Outcome,
+)
+from kvcache.load import Load
+from kvcache.remote import give_up, go_on, pin_prompt, unpin_prompt
+from kvcache.sequences import Matches, Sequences
+from kvcache.tables import C_RECORD_EVENTS, C_TOKENS_PER_BLOCK, N_NODES, N_RUNS, T_FREE, T_SIZE, Array, State
+from sim.lanes import Lanes
+from sim.worker import NOW_S, TOKENS_MADE, spend
+
+IDLE, PARKED, READY, BUSY = range(4)  # from READY on there is something to do
+# Columns of `status`. SERIAL: requests forgotten so far, so that request n of the tables has the serial number SERIAL + n.
+S_STATE, S_REQUESTS, S_SERIAL, S_PINS, S_QUEUED, S_FULL = range(6)
+# Kinds and columns of `signals`.
+STARTED, ENDED = range(2)
+G_WORKER, G_KIND, G_SERIAL = range(3)
+# Columns of what `loads` writes.
+L_WAITING, L_ACTIVE, L_BLOCKS, L_QUEUED_TOKENS = range(4)
+LOADS = 4
+# What `deliver` answers.
+DELIVERED, NO_ROWS, NO_NODES = range(3)
+
+
+class Fleet(NamedTuple):
+    """Engines, lanes and clocks of all workers: every array as there, with one more axis in front, the worker."""
+
+    state: State
+    sequences: Sequences
+    matches: Matches
+    load: Load
+    line: Line
+    outcome: Outcome
+    lanes: Lanes
+    outbox: Outbox
+    cost: Array  # float64[worker, ...]
+    clock: Array  # float64[worker, 5], as `sim.worker` keeps it
+    status: Array  # int64[worker, 6]
+    number: Array  # int64[worker, request]: its number in the whole workload
+    signals: Array  # int64[entries, 3]
+    tally: Array  # int64[1]: signals given
+
+
+@loop
+def engine_at(f: Fleet, w: int) -> Engine:
+    """Worker w's engine: views of its rows."""
+    s, q, m, d, n, o = f.state, f.sequences, f.matches, f.load, f.line, f.outcome
+    return Engine(
+        State(
+            s.conf[w], s.tally[w], s.nodes[w], s.value[w], s.kids[w], s.twin[w], s.runs[w], s.tables[w], s.blocks[w],
+            s.window[w], s.tier[w], s.expiry_us[w], s.heap[w], s.stats[w], s.by_priority[w], s.copies[w], s.events[w],
+        ),
+        Sequences(q.blocks[w], q.length[w], q.slots[w], q.dropped[w]),
+        Matches(m.entry[w], m.blocks[w], m.priority[w], m.duration_ms[w]),
+        Load(
+            d.prompt[w], d.output[w], d.key_offset[w], d.keys[w], d.private[w], d.range_offset[w], d.ranges[w],
+            d.decode_priority[w], d.decode_duration_ms[w], d.space[w], d.resumed[w], d.remote[w],
+        ),
+        Line(
+            n.waiting[w], n.active[w], n.rows[w], n.free_rows[w], n.batch[w], n.chunk[w], n.keys[w], n.available[w],
+            n.skipped[w], n.done[w], n.meter[w], n.plan[w], n.limits[w],
+        ),
+        Outcome(o.reused[w], o.sent_s[w], o.start_s[w], o.first_token_s[w], o.finish_s[w]),
+    )  # fmt: skip
+
+
+@loop
+def lanes_at(f: Fleet, w: int) -> Lanes:
+    """Worker w's copy lanes."""
+    n = f.lanes
+    return Lanes(
+        n.cost[w], n.down[w], n.up[w], n.block_bytes[w], n.duplex[w], n.base[w], n.read_s[w], n.write_s[w], n.end_s[w],
+        n.work_s[w],
+    )  # fmt: skip
+
+
+@loop
+def outbox_at(f: Fleet, w: int) -> Outbox:
+    """Worker w's events that the router has not seen."""
+    b = f.outbox
+    return Outbox(b.rows[w], b.time_s[w], b.removed[w], b.waits[w], b.meter[w], b.names[w])
+
+
+@loop
+def deliver(
+    f: Fleet, w: int, rows: Rows, r: int, number: int, ranges: Array, decode_priority: int, decode_ms: int,
+    remote: int, now_s: float, spare_nodes: int, spare_runs: int,
+) -> int:  # fmt: skip
+    """Request r of `rows` joins worker w's line at `now_s`; `remote`: prompt tokens that come from elsewhere.
+
+    NO_ROWS or NO_NODES: nothing happened, the tables have no room for it; `spare_*` is what must stay free in any case.
+    """
+    e = engine_at(f, w)
+    d, n = e.load, int(f.status[w, S_REQUESTS])
+    tpb = int(e.state.conf[C_TOKENS_PER_BLOCK])
+    prompt, output = int(rows.prompt[r]), int(rows.output[r])
+    first, first_range = int(d.key_offset[n]), int(d.range_offset[n])
+    end = first + (prompt + output) // tpb + 2
+    last_range = first_range + len(ranges)
+    waits = int(e.line.meter[WAIT_TAIL])
+    if n + 1 >= len(d.prompt) or end > len(d.keys) or last_range > len(d.ranges) or waits + 1 >= len(e.line.waiting):
+        return NO_ROWS
+    pieces = (
+        prompt // rows.unit_tokens + output // rows.unit_tokens + 2 * (end - first) + 2 * tpb // rows.unit_tokens + 8
+    )
+    nodes = int(e.state.tally[N_NODES])
+    if nodes + end - first + spare_nodes > len(e.state.nodes):
+        return NO_NODES
+    if int(e.state.tally[N_RUNS]) + pieces + spare_runs > len(e.state.runs):
+        return NO_NODES
+    d.key_offset[n + 1] = end
+    d.prompt[n] = prompt
+    d.output[n] = output
+    d.space[n] = rows.space[r]
+    d.resumed[n] = 0
+    d.remote[n] = remote
+    d.private[n] = reserve_private(e.state, prompt + output)
+    intern_request(e.state, rows, r, int(d.private[n]), d.keys[first:end])
+    d.range_offset[n + 1] = last_range
+    for i in range(len(ranges)):
+        for column in range(4):
+            d.ranges[first_range + i, column] = ranges[i, column]
+    d.decode_priority[n] = decode_priority
+    d.decode_duration_ms[n] = decode_ms
+    e.outcome.reused[n] = 0
+    e.outcome.sent_s[n] = now_s
+    e.outcome.start_s[n] = -1.0
+    e.outcome.first_token_s[n] = -1.0
+    e.outcome.finish_s[n] = -1.0
+    f.number[w, n] = number
+    f.status[w, S_REQUESTS] = n + 1
+    f.status[w, S_QUEUED] += prompt
+    e.line.waiting[waits] = n
+    e.line.meter[WAIT_TAIL] = waits + 1
+    wake(f, w, now_s)
+    return DELIVERED
+
+
+@loop
+def wake(f: Fleet, w: int, now_s: float) -> None:
+    """Worker w looks again for something to compute, from `now_s` on."""
+    if f.status[w, S_STATE] < READY:
+        f.status[w, S_STATE] = READY
+        f.clock[w, NOW_S] = max(f.clock[w, NOW_S], now_s)
+
+
+@loop
+def _signal(f: Fleet, w: int, kind: int, r: int) -> None:
+    at = int(f.tally[0])
+    f.signals[at, G_WORKER] = w
+    f.signals[at, G_KIND] = kind
+    f.signals[at, G_SERIAL] = f.status[w, S_SERIAL] + r
+    f.tally[0] = at + 1
+
+
+@loop
+def _begin(f: Fleet, w: int, overlap: bool) -> None:
+    """The next step of a worker that is between two."""
+    e = engine_at(f, w)
+    meter = e.line.meter
+    busy = begin_step(e, f.clock[w, NOW_S])
+    for i in range(meter[N_ACTIVE] - meter[N_STARTED], meter[N_ACTIVE]):
+        row = e.line.rows[e.line.active[i]]
+        r = int(row[REQUEST])
+        if e.load.resumed[r] == 0:
+            f.status[w, S_QUEUED] -= e.load.prompt[r]
+        if row[GENERATING] == HELD:
+            _signal(f, w, STARTED, r)
+    if busy:
+        spend(e, lanes_at(f, w), f.cost[w], f.clock[w], overlap)
+        f.status[w, S_STATE] = BUSY
+    elif meter[N_ACTIVE] > 0 or meter[WAIT_HEAD] < meter[WAIT_TAIL]:
+        f.status[w, S_STATE] = PARKED
+    else:
+        f.status[w, S_STATE] = IDLE
+
+
+@loop
+def _end(f: Fleet, w: int) -> None:
+    """The step of a worker ends at its clock."""
+    e, now_s = engine_at(f, w), f.clock[w, NOW_S]
+    e.line.meter[N_DONE] = 0
+    f.clock[w, TOKENS_MADE] += end_step(e, now_s)
+    f.status[w, S_STATE] = READY
+    if f.status[w, S_PINS]:
+        for i in range(e.line.meter[N_DONE]):
+            pin_prompt(e, int(e.line.done[i]))
+            _signal(f, w, ENDED, int(e.line.done[i]))
+    publish(f, w)
+
+
+@loop
+def publish(f: Fleet, w: int) -> None:
+    """The iteration's events wait for the router; S_FULL where they find no room."""
+    if f.state.conf[w, C_RECORD_EVENTS] == 0:
+        return
+    e, box = engine_at(f, w), outbox_at(f, w)
+    if has_room(e.state, box):
+        collect(e.state, box, w)
+        flush(box, f.clock[w, NOW_S])
+    else:
+        f.status[w, S_FULL] = 1
+
+
+@loop
+def _may_move(f: Fleet, w: int, until_s: float) -> bool:
+    """Worker w has a step to begin before `until_s`, or one that ends by then."""
+    state, at_s = int(f.status[w, S_STATE]), f.clock[w, NOW_S]
+    return bool((state == READY and at_s < until_s) or (state == BUSY and at_s <= until_s))
+
+
+@loop
+def _move(f: Fleet, w: int, overlap: bool) -> None:
+    """Begin or end one step of worker w."""
+    if f.status[w, S_STATE] == READY:
+        _begin(f, w, overlap)
+    else:
+        _end(f, w)
+
+
+@loop
+def _next_worker(f: Fleet, until_s: float) -> int:
+    """The worker whose step begins or ends next; -1: nobody's by `until_s`."""
+    best = -1
+    for w in range(len(f.status)):
+        if _may_move(f, w, until_s) and (best < 0 or f.clock[w, NOW_S] < f.clock[best, NOW_S]):
+            best = w
+    return best
+
+
+@loop
+def advance(f: Fleet, until_s: float, overlap: bool, strict: bool) -> float:
+    """Spend steps up to `until_s`; returns the time reached: earlier where a signal was given or an outbox is full.
+
+    A step that ends at `until_s` has ended; one that could begin then has not.
+    """
+    while strict:
+        w = _next_worker(f, until_s)
+        if w < 0:
+            return until_s
+        at_s = f.clock[w, NOW_S]
+        _move(f, w, overlap)
+        if f.tally[0] > 0 or f.status[w, S_FULL]:
+            return float(at_s)
+    for w in range(len(f.status)):
+        while f.status[w, S_FULL] == 0 and _may_move(f, w, until_s):
+            _move(f, w, overlap)
+    return until_s
+
+
+@loop
+def next_end_s(f: Fleet) -> float:
+    """When the next step that has begun ends; infinite if none has."""
+    first = float("inf")
+    for w in range(len(f.status)):
+        if f.status[w, S_STATE] == BUSY:
+            first = min(first, f.clock[w, NOW_S])
+    return float(first)
+
+
+@loop
+def loads(f: Fleet, out: Array) -> None:
+    """What each worker would report of itself now: waiting and active requests, GPU blocks in use, tokens of waiting prompts."""
+    for w in range(len(f.status)):
+        meter = f.line.meter[w]
+        out[w, L_WAITING] = meter[WAIT_TAIL] - meter[WAIT_HEAD]
+        out[w, L_ACTIVE] = meter[N_ACTIVE]
+        out[w, L_BLOCKS] = f.state.tier[w, 0, 0, T_SIZE] - f.state.tier[w, 0, 0, T_FREE]
+        out[w, L_QUEUED_TOKENS] = f.status[w, S_QUEUED]
+
+
+@loop
+def request_at(f: Fleet, w: int, serial: int) -> int:
+    """Where a request of that serial number is in worker w's tables."""
+    return int(serial - f.status[w, S_SERIAL])
+
+
+@loop
+def received(f: Fleet, w: int, serial: int, tokens: int, now_s: float) -> bool:
+    """Content of a held request has come, see `kvcache.remote.go_on`."""
+    if not go_on(engine_at(f, w), request_at(f, w, serial), tokens, now_s):
+        return False
+    wake(f, w, now_s)
+    return True
+
+
+@loop
+def unpinned(f: Fleet, w: int, serial: int, now_s: float) -> None:
+    """The prompt of a request that ended on worker w need not be kept any longer."""
+    unpin_prompt(engine_at(f, w), request_at(f, w, serial))
+    wake(f, w, now_s)
+
+
+@loop
+def given_up(f: Fleet, w: int, serial: int, now_s: float) -> bool:
+    """A request leaves worker w, wherever it is there."""
+    e, r = engine_at(f, w), request_at(f, w, serial)
+    if e.outcome.start_s[r] < 0.0:
+        f.status[w, S_QUEUED] -= e.load.prompt[r]
+    if not give_up(e, r):
+        return False
+    wake(f, w, now_s)
+    return True
