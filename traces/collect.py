@@ -84,6 +84,8 @@ class Collector:
         self.doubts = Doubts()
         self.block_size: int | None = None
         self.resolved: Callable[[list[Hashable]], list[Hashable]] = lambda sessions: sessions
+        self.at_end: Callable[[], str] = lambda: ""
+        """What the reader has to say about the whole trace once it is read."""
         self._block: blocks.Block | None = None
         self._first_time: int | float | None = None
         self._last_time: dict[Hashable, int | float] = {}
@@ -93,6 +95,7 @@ class Collector:
         self._chain = Chain()
         self._n, self._n_delayed, self._n_untimed, self._n_orphans, self._n_private, self._n_silent = 0, 0, 0, 0, 0, 0
         self._n_skipped = 0
+        self._inferred: dict[str, int] = {}
         self._first_skipped: TraceError | None = None
         self._clear()
 
@@ -153,6 +156,13 @@ class Collector:
         if self.options.strict:
             raise self.source.error(f"{what} (--strict refuses this)")
         self.notes.append(f"{self.source.name}: {what}")
+
+    def infer(self, what: str, place: Place) -> None:
+        """Note what was inferred for one row; the notes count such rows, and `--strict` refuses the first."""
+        if self.options.strict:
+            raise place.error(f"{what} (--strict refuses this)")
+        self._inferred[what] = self._inferred.get(what, 0) + 1
+        self.doubts.see(what, place)
 
     def doubt(self, what: str, places: Sequence[Place], rows: Int64) -> None:
         """Remember what is doubtful about some rows."""
@@ -232,8 +242,8 @@ class Collector:
             self.doubt("no hash ids: this prompt shares nothing", places, private)
             self.doubt("the short last block has no id: its tokens are never shared", places, _tailless(piece))
         self.doubt("generates 0 tokens: only prefilled", places, silent)
-        other = self._chain.follow(piece)
-        if other is not None and self.convention.ids_are_blocks:
+        other = self._chain.follow(piece) if self.convention.ids_are_blocks else None
+        if other is not None:
             self.doubts.see("an id that followed another id before: ids are not prefix-chained", places[other])
         if len(piece):
             yield piece, places
@@ -313,10 +323,12 @@ class Collector:
             "ids are not prefix-chained; chaining them": form.ids_are_blocks and not self._chain.holds,
         }
         said = {
+            self.at_end(): True,
             f"{self._n_skipped} lines skipped, the first: {self._first_skipped}": self._n_skipped,
             f"{self._n_silent} of {n} requests generate 0 tokens; they are only prefilled": self._n_silent,
         }
-        self.notes += [f"{self.source.name}: {what}" for what, count in said.items() if count]
+        self.notes += [f"{self.source.name}: {what}" for what, count in said.items() if count and what]
+        self.notes += [f"{self.source.name}: {count} of {n} requests: {what}" for what, count in self._inferred.items()]
         for what in [what for what, count in inferred.items() if count]:
             self.repaired(what)
 

@@ -1,5 +1,6 @@
 """Takes typed values out of one JSON row, and says exactly which field is wrong. It does not know any format."""
 
+import datetime
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,6 +9,9 @@ from traces.errors import SKIP, Place, TraceError, shown
 
 INT32_MAX = 2**31 - 1
 LARGEST = 2.0**63
+NUMBER = re.compile(r"[+-]?(\d{1,19}(\.\d{0,30})?|\.\d{1,30})([eE][+-]?\d{1,3})?", re.ASCII)
+DATE = re.compile(r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?\s*(Z|[+-]\d\d:?\d\d)?", re.ASCII)
+EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 
@@ -47,6 +51,41 @@ def number(row: Mapping[str, Any], names: Sequence[str], place: Place) -> int | 
     return value
 
 
+def moment(row: Mapping[str, Any], names: Sequence[str], place: Place, ticks_per_s: int) -> int | float | None:
+    """A time in ticks: a number, a number as text, or a date with or without a zone (then UTC)."""
+    value = pick(row, names, place)
+    if not isinstance(value, str) or as_number(value) is not value:
+        return number({names[0]: as_number(value)}, names, place)
+    since = nanoseconds(value, place)
+    ticks, rest = divmod(since * ticks_per_s, 10**9)
+    return ticks if rest == 0 else ticks + rest / 10**9
+
+
+def as_number(value: Any) -> Any:
+    """The number that a text spells; anything else as it is."""
+    if isinstance(value, str) and NUMBER.fullmatch(value.strip()):
+        return int(value) if value.strip().isdecimal() else float(value)
+    return value
+
+
+def nanoseconds(text: str, place: Place) -> int:
+    """A date as whole nanoseconds since 1970; a date without a zone is UTC."""
+    match = DATE.fullmatch(text.strip())
+    if match is None:
+        raise _not_a_date(text, place)
+    day, clock, fraction, zone = match.groups()
+    try:
+        moment_ = datetime.datetime.fromisoformat(f"{day}T{clock}{zone or 'Z'}")
+    except ValueError:
+        raise _not_a_date(text, place) from None
+    since = moment_ - EPOCH
+    return (since.days * 86_400 + since.seconds) * 10**9 + int((fraction or "").ljust(9, "0"))
+
+
+def _not_a_date(text: str, place: Place) -> TraceError:
+    return place.error(f"{shown(text)} is not a date such as 2023-11-16 18:17:03.9799600; {SKIP}")
+
+
 def tokens(row: Mapping[str, Any], names: Sequence[str], place: Place, *, at_least: int) -> int | None:
     """A whole number of tokens, or None where the row has none."""
     value = number(row, names, place)
@@ -59,12 +98,12 @@ def tokens(row: Mapping[str, Any], names: Sequence[str], place: Place, *, at_lea
     return int(value)
 
 
-def prompt_tokens(row: Mapping[str, Any], names: Sequence[str], place: Place) -> int:
-    """The prompt's length, which every request must have."""
+def prompt_tokens(row: Mapping[str, Any], names: Sequence[str], place: Place, default: int | None = None) -> int:
+    """The prompt's length, which every request must have, or the default the user gave."""
     value = tokens(row, names, place, at_least=1)
-    if value is None:
+    if value is None and default is None:
         raise place.error(f"{names[0]} is missing; every request needs its prompt length in tokens; {SKIP}")
-    return value
+    return default if value is None and default is not None else int(value or 0)
 
 
 def output_tokens(row: Mapping[str, Any], names: Sequence[str], place: Place, default: int | None) -> int:

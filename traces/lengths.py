@@ -4,21 +4,17 @@ It does not invent content: every prompt has no units and shares nothing with an
 """
 
 import csv
-import datetime
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from traces import fields
 from traces.collect import Collector, Convention, Row, collected
-from traces.errors import SKIP, Place, TraceError, shown
+from traces.errors import SKIP, Place, shown
 from traces.options import ReadOptions
 from traces.order import FileOrder
 from traces.source import Source
 
-DATE = re.compile(r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?\s*(Z|[+-]\d\d:?\d\d)?")
-EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 NOTE = "the trace has lengths and no content; every prompt is private, so nothing can be reused"
 
 
@@ -97,7 +93,7 @@ def cells_of(text: str) -> list[str]:
 def _row(cells: Mapping[str, str], place: Place, to: Collector, columns: Columns) -> Row:
     numbers = {name: _as_number(cells[name]) for name in (columns.time, columns.prompt, columns.output)}
     if columns.time_is_date:
-        time: int | float | None = nanoseconds(cells[columns.time], place)
+        time: int | float | None = fields.nanoseconds(cells[columns.time], place)
     else:
         time = fields.number(numbers, (columns.time,), place)
     session = cells.get(columns.session or "", "")
@@ -118,21 +114,3 @@ def _as_number(text: str) -> int | float | str | None:
         except ValueError:
             continue
     return text.strip() or None
-
-
-def nanoseconds(text: str, place: Place) -> int:
-    """A date as whole nanoseconds since 1970; a date without a zone is UTC."""
-    match = DATE.fullmatch(text.strip())
-    if match is None:
-        raise _not_a_date(text, place)
-    day, clock, fraction, zone = match.groups()
-    try:
-        moment = datetime.datetime.fromisoformat(f"{day}T{clock}{zone or 'Z'}")
-    except ValueError:
-        raise _not_a_date(text, place) from None
-    since = moment - EPOCH
-    return (since.days * 86_400 + since.seconds) * 10**9 + int((fraction or "").ljust(9, "0"))
-
-
-def _not_a_date(text: str, place: Place) -> TraceError:
-    return place.error(f"{shown(text)} is not a date such as 2023-11-16 18:17:03.9799600; {SKIP}")

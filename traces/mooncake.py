@@ -17,8 +17,8 @@ from traces.source import Source
 
 TIMESTAMP = ("timestamp", "created_time")
 DELAY = ("delay", "delay_ms")
-INPUT = ("input_length", "input_tokens")
-OUTPUT = ("output_length", "output_tokens")
+INPUT = ("input_length", "input_tokens", "prompt_tokens", "prompt_length", "prompt_len", "prompt_tokens_count")
+OUTPUT = ("output_length", "output_tokens", "completion_tokens", "output_len", "output_tokens_count")
 BLOCK_SIZE = ("block_size", "trace_block_size")
 LABELS = ("tenant", "type", "model")
 
@@ -82,10 +82,8 @@ def find_roots(chats: Sequence[str], parent: Mapping[str, str | None], found: di
 
 def _rows(value: object, place: Place, to: Collector, ids: Interner, session: Hashable = None) -> Iterator[Row]:
     row = fields.fields_of(value, place)
-    if "wait_for" in row:
-        raise place.error("wait_for (requests that wait for others) is not supported; give a timestamp or a delay")
     block_size = fields.tokens(row, BLOCK_SIZE, place, at_least=1)
-    prompt = fields.prompt_tokens(row, INPUT, place)
+    prompt = fields.prompt_tokens(row, INPUT, place, to.options.default_prompt)
     output = fields.output_tokens(row, OUTPUT, place, to.options.default_output)
     if block_size is not None:
         to.state_block_size(block_size, place)
@@ -96,7 +94,7 @@ def _rows(value: object, place: Place, to: Collector, ids: Interner, session: Ha
     yield Row(
         prompt_tokens=prompt,
         output_tokens=output,
-        time=fields.number(row, TIMESTAMP, place),
+        time=fields.moment(row, TIMESTAMP, place, to.ticks_per_s),
         delay=fields.number(row, DELAY, place),
         ids=own,
         all_ids=everything,

@@ -5,11 +5,26 @@ It does not read rows itself: one module a format does, and `FORMATS` is the tab
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from kvcache.request import Requests
-from traces import claude_code, dynamo, fields, lengths, mooncake, parquet, tokens
+from traces import (
+    agentic,
+    aibrix,
+    claude_code,
+    dynamo,
+    fields,
+    kv_events,
+    lengths,
+    lookups,
+    mooncake,
+    parquet,
+    sharegpt,
+    text_log,
+    tokens,
+)
 from traces.errors import TraceError, shown
 from traces.link import linked
 from traces.options import ReadOptions
@@ -18,6 +33,8 @@ from traces.source import PARQUET_MAGIC, Source, located
 from traces.stream import Stream, in_pieces, joined
 from traces.workloads import PREFIX, generated
 
+LOOKED_AT = 5
+"""Rows by which a format is found out: some formats show their own fields only in later rows."""
 SAMPLE_SUFFIX = ".jsonl.gz"
 SAMPLE_BLOCK_TOKENS = {
     "llmservingsim_sharegpt300_blk8": 8,
@@ -38,13 +55,21 @@ FORMATS: dict[str, Format] = {
     "parquet": Format(parquet.recognises, parquet.read),
     "claude-code": Format(claude_code.recognises, claude_code.read),
     "dynamo": Format(dynamo.recognises, dynamo.read),
+    "trtllm-kv-events": Format(kv_events.recognises, kv_events.read),
     "tokens": Format(tokens.recognises, tokens.read),
+    "llmservingsim-sessions": Format(agentic.recognises_llmservingsim, agentic.read_llmservingsim),
     "llmservingsim": Format(tokens.recognises_llmservingsim, tokens.read_llmservingsim),
+    "agentic-mooncake": Format(agentic.recognises, agentic.read),
     "bailian": Format(mooncake.recognises_bailian, mooncake.read_bailian),
+    "kvcache-simulator": Format(lookups.recognises_simulator, lookups.read_simulator),
+    "tair": Format(lookups.recognises_tair, lookups.read_tair),
+    "aibrix": Format(aibrix.recognises, aibrix.read),
     "mooncake": Format(mooncake.recognises, mooncake.read),
     "azure": Format(lengths.AZURE.named_in, lengths.read_azure),
     "burstgpt": Format(lengths.BURSTGPT.named_in, lengths.read_burstgpt),
     "vidur": Format(lengths.VIDUR.named_in, lengths.read_vidur),
+    "sharegpt": Format(sharegpt.recognises, sharegpt.read),
+    "text-log": Format(text_log.recognises, text_log.read),
 }
 
 
@@ -116,15 +141,18 @@ def detected(source: Source, options: ReadOptions) -> str:
 
 
 def first_row(source: Source, options: ReadOptions) -> Mapping[str, Any]:
-    """The fields by which a trace is recognised: of its first JSON row, or of its CSV header."""
+    """The fields by which a trace is recognised: of its first JSON rows, or of its CSV header."""
     if source.is_parquet:
         return {PARQUET_MAGIC.decode(): None}
     _, text = next(source.lines(), (None, ""))
     if text and text[0] not in "[{" and "," in text:
         return dict.fromkeys(name.strip().strip('"') for name in text.split(","))
-    for place, value in source.rows():
+    fields_: dict[str, Any] = {}
+    for place, value in islice(source.rows(), LOOKED_AT):
         if isinstance(value, dict):
-            return value
-        if not options.skip_bad_lines:
+            fields_ = {**value, **fields_}
+        elif not fields_ and not options.skip_bad_lines:
             raise value if isinstance(value, TraceError) else fields.not_a_row(value, place)
+    if fields_:
+        return fields_
     raise TraceError(f"no requests in {source.name}")

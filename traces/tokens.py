@@ -7,8 +7,8 @@ It does not tokenise text. A unit is one token, under the number the tokeniser g
 with "output_length": n in the place of "output_token_ids" where the answer's content is not known.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from traces import fields
@@ -47,8 +47,8 @@ def recognises(row: Mapping[str, Any]) -> bool:
 
 
 def recognises_llmservingsim(row: Mapping[str, Any]) -> bool:
-    """Whether a row looks like a flat LLMServingSim request with its token ids."""
-    return LLMSERVINGSIM.prompt_ids in row
+    """Whether a row looks like a flat LLMServingSim request."""
+    return LLMSERVINGSIM.prompt_ids in row or "input_toks" in row
 
 
 def read(source: Source, options: ReadOptions) -> FileOrder:
@@ -58,7 +58,12 @@ def read(source: Source, options: ReadOptions) -> FileOrder:
 
 def read_llmservingsim(source: Source, options: ReadOptions) -> FileOrder:
     """A flat LLMServingSim trace."""
-    return _read(source, options, LLMSERVINGSIM)
+
+    def rows(value: object, place: Place, to: Collector) -> Iterator[Row]:
+        yield llmservingsim_row(fields.fields_of(value, place), place, to)
+
+    convention = Convention(LLMSERVINGSIM.time_unit, block_tokens=1, ids_are_blocks=False)
+    return collected(source, options, convention, rows)
 
 
 def _read(source: Source, options: ReadOptions, dialect: Dialect) -> FileOrder:
@@ -67,6 +72,22 @@ def _read(source: Source, options: ReadOptions, dialect: Dialect) -> FileOrder:
 
     convention = Convention(dialect.time_unit, block_tokens=1, ids_are_blocks=False)
     return collected(source, options, convention, rows)
+
+
+def llmservingsim_row(
+    row: Mapping[str, Any], place: Place, to: Collector, session: Hashable = None, delay: int | float | None = None
+) -> Row:
+    """One request of LLMServingSim, with its token ids or only their number."""
+    if row.get(LLMSERVINGSIM.prompt_ids):
+        known = _row(row, place, to, LLMSERVINGSIM)
+        return replace(known, delay=delay, session=known.session if session is None else session)
+    return Row(
+        prompt_tokens=fields.prompt_tokens(row, LLMSERVINGSIM.prompt_length, place, to.options.default_prompt),
+        output_tokens=fields.output_tokens(row, LLMSERVINGSIM.output_length, place, to.options.default_output),
+        time=fields.number(row, LLMSERVINGSIM.time, place),
+        delay=delay,
+        session=session,
+    )
 
 
 def _row(row: Mapping[str, Any], place: Place, to: Collector, dialect: Dialect) -> Row:

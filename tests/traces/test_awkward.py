@@ -4,10 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from kvcache.request import Requests
 from traces.errors import TraceError
 from traces.options import ReadOptions
-from traces.read import read
+from traces.read import opened, read
 from traces.stats import hits
+from traces.stream import joined
 
 AWKWARD = Path(__file__).parent / "awkward"
 PLAIN = "12_bom.jsonl"  # the same three rows as 14, 15 and 26
@@ -166,6 +168,37 @@ def test_35_two_block_sizes_are_refused_with_both_and_the_line() -> None:
 
 def test_37_mixed_fractions_of_a_second_are_exact() -> None:
     assert read(AWKWARD / "37_azure_2024_mixed_fraction.csv").arrival_s.tolist() == [0, 0.001163, 0.00993]
+
+
+def test_41_lost_events_unknown_blocks_and_absent_ranks_are_noted_not_fatal() -> None:
+    stream = opened(AWKWARD / "41_kv_events_trtllm.json")
+    workload = joined(stream)
+    assert (workload.prompt_tokens.tolist(), workload.units.tolist()) == ([1], [9])
+    assert any("events are missing before this one (1)" in note for note in stream.notes)
+    assert "a removal of a block that is not known to be stored" in stream.doubts
+
+
+def test_42_null_content_is_empty_and_an_image_is_part_of_the_content(tmp_path: Path) -> None:
+    name = "42_chat_null_and_parts.jsonl"
+    workload = read(AWKWARD / name, options=ReadOptions(default_output=1))
+    # user mark + "hi"; assistant mark; tool mark + "{}"; mark of the answer = 6. Image: mark, 3 pieces, image, mark = 6.
+    assert workload.prompt_tokens.tolist() == [6, 6]
+    other = tmp_path / name
+    other.write_text(
+        (AWKWARD / name).read_text(encoding="utf-8").replace("base64,AAAA", "base64,AAAB"), encoding="utf-8"
+    )
+    first, second = (
+        read(p, options=ReadOptions(default_output=1)).prompt_units(1).tolist() for p in (AWKWARD / name, other)
+    )
+    assert first[:4] == second[:4]
+    assert len(hits(read_both(AWKWARD / name, other, tmp_path))) == 4
+    assert hits(read_both(AWKWARD / name, other, tmp_path)).tolist() == [0, 1, 6, 4]
+
+
+def read_both(one: Path, other: Path, folder: Path) -> Requests:
+    both = folder / "both.jsonl"
+    both.write_text(one.read_text(encoding="utf-8") + other.read_text(encoding="utf-8"), encoding="utf-8")
+    return read(both, options=ReadOptions(default_output=1))
 
 
 def test_39_requests_of_one_instant_keep_file_order() -> None:

@@ -11,23 +11,44 @@ import pytest
 from kvcache.request import Requests
 from traces.errors import TraceError
 from traces.options import ReadOptions
-from traces.read import FORMATS, read
+from traces.read import FORMATS, opened, read
 
 FORMAT_FILES = Path(__file__).parent / "formats"
 Write = Callable[..., Path]
 
 # file: block tokens, arrivals, prompts, outputs, units, sessions
 EXPECTED = {
+    "agentic_mooncake.jsonl": (512, [0, 0.125], [1024, 512], [50, 9], [0, 1, 2], [0, 1]),
+    "aibrix_workload.jsonl": (1, [0], [5], [22], [0, 1, 2, 3, 4], [-1]),
     "azure_2023.csv": (1, [0, 0.052], [4808, 3180], [10, 8], [], [-1, -1]),
     "azure_2024.csv": (1, [0, 0.99007], [2162, 2399], [5, 6], [], [-1, -1]),
     "azure_lmm_2025.csv": (1, [0, 5.55], [770, 949], [491, 126], [], [-1, -1]),
     "bailian_16.jsonl": (16, [0, 61.114], [40, 70], [12, 7], [0, 1, 2, 0, 1, 3, 4, 5], [0, 0]),
     "burstgpt_v1.csv": (1, [0, 40], [100, 80], [18, 0], [], [-1, -1]),
     "burstgpt_v2.csv": (1, [0, 40], [100, 80], [18, 0], [], [0, -1]),
+    "kvcache_simulator.jsonl": (64, [0], [150], [0], [0, 1, 2], [-1]),
+    "llmservingsim_agentic.jsonl": (1, [0, 0.127348767], [1472, 1582], [133, 125], [], [0, 0]),
     "llmservingsim_flat.jsonl": (1, [0], [4], [2], [5, 6, 7, 8], [-1]),
     "mooncake.jsonl": (512, [0, 3], [1100, 1500], [20, 5], [0, 1, 2, 0, 1, 3], [-1, -1]),
     "mooncake_sessions.jsonl": (512, [0, 2], [1100, 1500], [20, 5], [0, 1, 2, 0, 1, 3], [0, 0]),
+    "tair_optimizer.jsonl": (16, [0], [32], [0], [0, 1], [-1]),
+    "text_log.jsonl": (1, [0, 2], [2, 3], [0, 1], [0, 4, 0, 1, 2], [0, 0]),
+    "trtllm_kv_events.json": (1, [0], [1], [0], [1], [-1]),
     "vidur_splitwise.csv": (1, [0, 4.314579], [374, 396], [44, 109], [], [-1, -1]),
+}
+NAMES = {
+    "agentic_mooncake.jsonl": "agentic-mooncake",
+    "aibrix_workload.jsonl": "aibrix",
+    "bailian_16.jsonl": "bailian",
+    "kvcache_simulator.jsonl": "kvcache-simulator",
+    "llmservingsim_agentic.jsonl": "llmservingsim-sessions",
+    "llmservingsim_flat.jsonl": "llmservingsim",
+    "openai_batch.jsonl": "text-log",
+    "sharegpt.json": "sharegpt",
+    "tair_optimizer.jsonl": "tair",
+    "text_log.jsonl": "text-log",
+    "trtllm_kv_events.json": "trtllm-kv-events",
+    "vidur_splitwise.csv": "vidur",
 }
 
 
@@ -57,12 +78,27 @@ def test_format_sample_is_recognised_and_read(name: str) -> None:
     assert columns(read(FORMAT_FILES / name)) == EXPECTED[name]
 
 
-@pytest.mark.parametrize("file", sorted(FORMAT_FILES.glob("*.*")), ids=lambda file: file.name)
-def test_format_without_a_reader_is_refused_by_name_of_its_fields_or_the_known_formats(file: Path) -> None:
-    if file.name in EXPECTED:
-        return
-    with pytest.raises(TraceError, match=r"no known format has the fields|wait_for|output_length is missing"):
-        read(file)
+@pytest.mark.parametrize("name", NAMES)
+def test_the_format_is_found_out_by_content(name: str) -> None:
+    assert opened(FORMAT_FILES / name).format == NAMES[name]
+
+
+def test_sharegpt_turns_grow_by_answer_and_question() -> None:
+    # Bytes by fours: "Name a colour." 4 pieces, "Blue." 2, "Another." 2, "Red." 1; a mark before each message.
+    workload = read(FORMAT_FILES / "sharegpt.json")
+    assert columns(workload)[:4] == (1, [0, 0], [6, 12], [2, 1])
+    first, second = (workload.prompt_units(i).tolist() for i in range(2))
+    assert workload.output_units is not None
+    assert workload.output_units.tolist()[:2] == second[6:8]
+    assert second[:6] == first
+    assert any("--tokenizer FILE" in note for note in workload.notes)
+
+
+def test_openai_batch_lengths_come_from_text_and_max_tokens() -> None:
+    # "Be brief." is 3 pieces of 4 bytes, "Hi" 1; one mark a message and one for the answer to come.
+    workload = read(FORMAT_FILES / "openai_batch.jsonl")
+    assert columns(workload)[:4] == (1, [0], [7], [16])
+    assert any("max_tokens" in note and "--default-output" in note for note in workload.notes)
 
 
 def test_unknown_format_lists_the_known_ones() -> None:
