@@ -11,7 +11,7 @@ from experiments.spec import Spec
 from kvcache.engine import Engine, Limits, make_engine, make_outcome
 from kvcache.load import longest_blocks, prepare
 from kvcache.tables import DISK_READ, DISK_WRITE, INTRA_COPY, OFFLOAD, ONBOARD, State
-from sim.cost import CostModel, CostParams
+from sim.cost import DECODE_PAIR_S, CostModel, CostParams
 from sim.cost_models import cost_model
 from sim.lanes import LANES, START_S, TOKEN_S, WHOLE_S, Lanes, make_lanes
 from sim.transfer import descriptor_seconds, link_params
@@ -27,12 +27,17 @@ def engine_of(work: Ready, part: Part, *, events: bool = False, prepare: Prepare
 
 def limits_of(work: Ready) -> Limits:
     """The scheduler's limits."""
-    scheduler = work.spec.scheduler
+    scheduler, drafts = work.spec.scheduler, work.spec.speculative_config
     return Limits(
         scheduler.max_batch_size,
         scheduler.max_num_tokens,
         scheduler.enable_chunked_prefill,
-        capacity_scheduler_policy=policy_of(work.spec),
+        scheduler.chunk_unit_size or 0,
+        policy_of(work.spec),
+        scheduler.context_chunking_policy,
+        scheduler.disable_overlap_scheduler,
+        0 if drafts is None else drafts.draft_len,
+        0.0 if drafts is None else drafts.accepted_tokens_per_step,
     )
 
 
@@ -52,7 +57,11 @@ def lanes_of(work: Ready, state: State) -> Lanes:
 
 def cost_of(work: Ready) -> CostParams:
     """Seconds of a step, as parameters."""
-    return cost_model_of(work).params
+    params = cost_model_of(work).params
+    drafts = work.spec.speculative_config
+    if drafts is not None:  # a verified sequence asks with 1 + draft_len tokens, and its cache is read once
+        params[DECODE_PAIR_S] *= 1 + drafts.draft_len
+    return params
 
 
 def cost_model_of(work: Ready) -> CostModel:
@@ -61,6 +70,11 @@ def cost_model_of(work: Ready) -> CostModel:
     dtypes = (the_plan.weight_dtype, the_plan.cache_dtype)
     split = (parallel.tensor_parallel_size, parallel.pipeline_parallel_size)
     return cost_model(work.spec.cost_model, the_plan.model, the_plan.hardware, *dtypes, *split)
+
+
+def host_of(work: Ready) -> float:
+    """Seconds of a step that are the host's, where the overlap scheduler hides them; 0 without it."""
+    return 0.0 if work.spec.scheduler.disable_overlap_scheduler else work.plan.hardware.step_overhead_s
 
 
 def copy_costs(the_plan: Plan, state: State) -> np.ndarray[Any, np.dtype[np.float64]]:

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from experiments import console
-from experiments.published import capacity, compute, copies, network, storage
+from experiments.published import capacity, compute, copies, network, scheduling, storage
 from experiments.published.figure import Figure, Group
 from experiments.xfer import printed
 
@@ -18,11 +18,12 @@ SECTIONS: Mapping[str, Callable[[], list[Group]]] = {
     "D": compute.groups,
     "F": storage.groups,
     "G": capacity.groups,
+    "Q": scheduling.groups,
 }
 
 
 def figures(section: str | None = None) -> list[Group]:
-    """All groups, or those of one section (B copies, C network, D compute, F storage, G capacity)."""
+    """All groups, or those of one section (B copies, C network, D compute, F storage, G capacity, Q questions)."""
     if section is not None and section not in SECTIONS:
         raise ValueError(f"--section {section} is not known; known: {', '.join(SECTIONS)}")
     chosen = SECTIONS if section is None else {section: SECTIONS[section]}

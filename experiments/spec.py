@@ -197,6 +197,43 @@ class Scheduler(Section):
     max_seq_len: Count | None = Field(
         default=None, description="prompt + output, tokens, at most; null: no limit of its own"
     )
+    context_chunking_policy: Literal["FIRST_COME_FIRST_SERVED", "EQUAL_PROGRESS"] = Field(
+        default="FIRST_COME_FIRST_SERVED", description="which prompts get the tokens of a step that are too few for all"
+    )
+    chunk_unit_size: Count | None = Field(
+        default=None, description="chunks are multiples of so many tokens; null: tokens_per_block, as in TensorRT-LLM"
+    )
+    disable_overlap_scheduler: bool = Field(
+        default=True,
+        description="schedule a step after the one before has ended; TensorRT-LLM's own default is false",
+    )
+
+
+class SpeculativeConfig(Section):
+    """Tokens drafted and verified in each step, as TensorRT-LLM's speculative_config has them."""
+
+    decoding_type: str = Field(default="MTP", description="who drafts: MTP, Eagle, NGram, ...; a name only")
+    max_draft_len: CountOrZero | None = Field(default=None, description="drafts a step, tokens")
+    num_nextn_predict_layers: CountOrZero | None = Field(default=None, description="the same for MTP")
+    accepted_tokens_per_step: float = Field(
+        ge=0, description="mean of the drafts that are right in a step, from 0 to all; measured, or known for the model"
+    )
+
+    @property
+    def draft_len(self) -> int:
+        """Drafts a step, tokens."""
+        return self.num_nextn_predict_layers or self.max_draft_len or 0
+
+    @model_validator(mode="after")
+    def _fits(self) -> "SpeculativeConfig":
+        if (self.max_draft_len is None) == (self.num_nextn_predict_layers is None):
+            raise ValueError("give max_draft_len or, for MTP, num_nextn_predict_layers, and not both")
+        if self.accepted_tokens_per_step > self.draft_len:
+            raise ValueError(
+                f"accepted_tokens_per_step is {self.accepted_tokens_per_step:g}; it must be from 0 to the drafts of a step"
+                f" ({self.draft_len})"
+            )
+        return self
 
 
 class Workload(Section):
@@ -322,6 +359,7 @@ class Spec(Section):
     )
     parallel: Parallel = Field(default=Parallel(), description="how the model is split")
     scheduler: Scheduler = Field(default=Scheduler(), description="who runs when")
+    speculative_config: SpeculativeConfig | None = Field(default=None, description="tokens drafted ahead; null: none")
     workload: Workload = Field(default=Workload(), description="how the trace meets the workers")
     router: RouterSettings = Field(default=RouterSettings(), description="what the router weighs and knows")
     retention: tuple[RetentionRule, ...] = Field(default=(), description="priorities for traces that carry none")
@@ -335,6 +373,23 @@ class Spec(Section):
     too_long: Literal["error", "drop", "truncate"] = Field(
         default="error", description="what to do with unservable requests"
     )
+
+    @model_validator(mode="after")
+    def _of_one_engine(self) -> "Spec":
+        given = self.scheduler
+        if self.profile.name != "vllm":
+            return self
+        if (
+            self.speculative_config is not None
+            or not given.disable_overlap_scheduler
+            or given.chunk_unit_size is not None
+        ):
+            raise ValueError(
+                "speculative_config, disable_overlap_scheduler and chunk_unit_size are TensorRT-LLM's; profile vllm has none"
+            )
+        if given.context_chunking_policy != "FIRST_COME_FIRST_SERVED":
+            raise ValueError("context_chunking_policy is TensorRT-LLM's; vllm serves prompts in turn")
+        return self
 
     def shown(self) -> dict[str, Any]:
         """The spec as plain data, with the values in force where the engine replaces a null."""

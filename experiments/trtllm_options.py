@@ -8,7 +8,13 @@ it.
 from typing import Any
 
 MOVED = {
-    "scheduler": ("max_batch_size", "max_num_tokens", "max_seq_len", "enable_chunked_prefill"),
+    "scheduler": (
+        "max_batch_size",
+        "max_num_tokens",
+        "max_seq_len",
+        "enable_chunked_prefill",
+        "disable_overlap_scheduler",
+    ),
     "parallel": ("tensor_parallel_size", "pipeline_parallel_size", "enable_attention_dp"),
 }
 """Section of the Spec: the top-level keys of TensorRT-LLM that belong there."""
@@ -23,7 +29,7 @@ IGNORED = _words(
     """allreduce_strategy attention_dp_config attn_backend backend batch_wait_max_tokens_ratio batch_wait_timeout_iters
     batch_wait_timeout_ms batched_logits_processor build_config cache_transceiver_config checkpoint_format
     checkpoint_loader context_parallel_size cp_config cuda_graph_config custom_tokenizer disable_mm_encoder
-    disable_overlap_scheduler dtype dwdp_config enable_autotuner enable_early_first_token_response
+    dtype dwdp_config enable_autotuner enable_early_first_token_response
     enable_energy_metrics enable_iter_perf_stats enable_iter_req_stats enable_layerwise_nvtx_marker
     enable_lm_head_tp_in_adp enable_lora enable_low_latency_host_dispatch enable_min_latency enable_resource_governor
     encode_only encoder_max_num_items encoder_max_num_tokens env_overrides fail_fast_on_attention_window_too_large
@@ -35,7 +41,7 @@ IGNORED = _words(
     perf_metrics_max_requests post_processor_hook postprocess_tokenizer_dir pp_partition print_iter_log
     prometheus_metrics_config quant_config ray_placement_config ray_worker_extension_cls reasoning_parser
     reorder_policy_config request_stats_max_iterations return_perf_metrics revision sampler_force_async_worker
-    sampler_type skip_tokenizer_init sparse_attention_config speculative_config stream_interval telemetry_config
+    sampler_type skip_tokenizer_init sparse_attention_config stream_interval telemetry_config
     tokenizer tokenizer_mode tokenizer_revision torch_compile_config trust_remote_code use_cute_dsl_bf16_gemm
     video_pruning_rate"""
 )
@@ -48,8 +54,7 @@ IGNORED_KV_CACHE = _words(
     sink_token_length use_kv_cache_manager_v2 use_uvm"""
 )
 IGNORED_SCHEDULER = _words(
-    "context_chunking_policy dynamic_batch_config enable_prefix_aware_scheduling use_python_scheduler "
-    "waiting_queue_policy"
+    "dynamic_batch_config enable_prefix_aware_scheduling use_python_scheduler waiting_queue_policy"
 )
 
 

@@ -81,6 +81,8 @@ def validate(trace: Trace, spec: str | None, settings: list[str], options: Optio
         raise ValueError(f"workload.workers is {checked.workload.workers}; validation drives one worker")
     if checked.workload.takes_turns:
         raise ValueError("validation replays arrival times: leave out workload.concurrency and wait_for_turns")
+    if not checked.scheduler.disable_overlap_scheduler:
+        raise ValueError("validation drives one step after the other: set scheduler.disable_overlap_scheduler=true")
     work = ready(checked, trace.requests(), timing=True)
     layout = Layout(work.plan.pools, work.plan.copy_bytes, work.plan.settings.tokens_per_block)
     recording = record(work)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from experiments.engines import cost_of, engine_of, lanes_of
+from experiments.engines import cost_of, engine_of, host_of, lanes_of
 from experiments.ready import Part, Ready
 from experiments.run import sent_s
 from kvcache.engine import Engine
@@ -60,7 +60,8 @@ def _serial(work: Ready, part: Part, events: bool) -> Iterator[Moment]:
 def _timed(work: Ready, part: Part, events: bool) -> Iterator[Moment]:
     e = engine_of(work, part, events=events)
     lanes, overlap = lanes_of(work, e.state), work.spec.overlap == "full"
-    for now_s, after in steps(e, lanes, cost_of(work), sent_s(work)[part.rows], overlap=overlap):
+    sent, host_s = sent_s(work)[part.rows], host_of(work)
+    for now_s, after in steps(e, lanes, cost_of(work), sent, overlap=overlap, host_s=host_s):
         started, running = _who(e) if after else ((), ())
         yield Moment(e.state, e.load, now_s, after, started, running, e, lanes)
 

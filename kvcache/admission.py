@@ -3,19 +3,24 @@
 It allocates nothing. GUARANTEED_NO_EVICT promises every request its last block before it starts; MAX_UTILIZATION asks only
 whether the next step fits and pauses the latest starters when it does not (`kvcache.engine.pause`); STATIC_BATCH starts
 nobody while anybody is active. Both dynamic policies pass over a request whose first new block somebody else computes in
-this step. Chunked context is first come, first served.
+this step. How much of a prompt a step computes: `kvcache.chunks`.
 """
 
 from kvcache import schedule
+from kvcache.chunks import chunk_of, share_equally
 from kvcache.compiled import loop
 from kvcache.line import (
+    EQUAL_PROGRESS,
+    FIRST_COME,
     GENERATED,
     GENERATING,
     L_BATCH,
     L_CHUNKED,
+    L_CHUNKING,
+    L_DRAFTS,
+    L_OVERLAP,
     L_POLICY,
     L_TOKENS,
-    L_UNIT,
     MAX_UTILIZATION,
     N_ACTIVE,
     N_KEYS,
@@ -66,20 +71,32 @@ def continue_contexts(e: Engine) -> int:
     skip_rule = e.state.conf[C_REUSE] == 1 and e.state.conf[C_WINDOWS] == 1
     for i in range(meter[N_ACTIVE]):
         if line.rows[line.active[i], GENERATING] == 1:
-            budget -= 1
+            budget -= 1 + limits[L_DRAFTS]
     for i in range(meter[N_ACTIVE]):
         row = line.rows[line.active[i]]
         if row[GENERATING] != 0:
             continue
-        prompt = prompt_of(e.load, int(row[REQUEST]))
-        end = min(prompt, int(row[POSITION]) + max(0, budget))
-        if end < prompt:
-            end -= end % limits[L_UNIT]
-        row[TARGET] = max(end, row[POSITION])
-        budget -= row[TARGET] - row[POSITION]
+        tokens = 0
+        if limits[L_CHUNKING] == FIRST_COME:
+            tokens = chunk_of(e, prompt_of(e.load, int(row[REQUEST])) - int(row[POSITION]), budget)
+        row[TARGET] = row[POSITION] + tokens
+        budget -= tokens
         if skip_rule:
             _contribute(e, _first_new(e, int(row[REQUEST])))
     return budget
+
+
+@loop
+def promised_output(e: Engine, r: int) -> int:
+    """Slots of request r after its prompt, at most: its output, and drafts that are not known to be wrong yet."""
+    limits = e.line.limits
+    return int(e.load.output[r] + (2 * limits[L_DRAFTS] if limits[L_OVERLAP] else 0))
+
+
+@loop
+def new_slots(e: Engine, r: int, slots: int) -> int:
+    """Slots that a generating sequence takes in its next step: one, and one for each draft as far as promised."""
+    return int(min(1 + e.line.limits[L_DRAFTS], e.load.prompt[r] + promised_output(e, r) - slots))
 
 
 @loop
@@ -92,7 +109,7 @@ def reserve_active(e: Engine) -> None:
             seq = int(line.active[i])
             r = int(line.rows[seq, REQUEST])
             held = int(e.sequences.length[seq] - e.sequences.dropped[w, seq])
-            prompt, output = int(e.load.prompt[r]), int(e.load.output[r])
+            prompt, output = int(e.load.prompt[r]), promised_output(e, r)
             tokens = prompt + int(line.rows[seq, GENERATED])
             left -= schedule.remaining_at(s, w, prompt, output, tokens, held, 0)
         line.available[w] = left
@@ -113,7 +130,7 @@ def _fits(e: Engine, r: int, take: bool) -> bool:
         if line.limits[L_POLICY] == MAX_UTILIZATION:
             need = schedule.needed_context(s, w, prompt, 0, used)
         else:
-            left = int(e.load.output[r]) - (prompt - int(e.load.prompt[r]))
+            left = promised_output(e, r) - (prompt - int(e.load.prompt[r]))
             need = schedule.remaining_blocks(s, w, prompt, left, 0, used)
         if take:
             line.available[w] -= need
@@ -133,55 +150,75 @@ def _reused_estimate(e: Engine, r: int) -> int:
 
 
 @loop
-def _first_chunk_end(e: Engine, r: int, computed: int, budget: int) -> int:
-    """Where the first chunk of request r ends if it finds `computed` tokens; no further than that: it does not fit.
+def _candidates(e: Engine, budget: int) -> tuple[int, int]:
+    """The waiting requests whose blocks are available, in order, and their first chunks; how many, and where it stopped.
 
-    Where the estimate was too high, the step is larger than its budget; a prompt that fits as a whole stays whole.
+    A request that gets no token of this step may let later ones pass which need fewer than one unit.
     """
-    prompt, limits = prompt_of(e.load, r), e.line.limits
-    end = computed + max(0, budget)
-    if end >= prompt:
-        return prompt
-    return end - end % int(limits[L_UNIT]) if limits[L_CHUNKED] else computed
-
-
-@loop
-def admit(e: Engine, budget: int) -> int:
-    """Choose the waiting requests that start now, in order; returns how many."""
-    line, meter = e.line, e.line.meter
-    n, skipped, at = 0, 0, int(meter[WAIT_HEAD])
-    if line.limits[L_POLICY] == STATIC_BATCH and meter[N_ACTIVE] > 0:
-        return 0
-    skip_rule = e.state.conf[C_REUSE] == 1 and e.state.conf[C_WINDOWS] == 1
-    skip_rule = skip_rule and line.limits[L_POLICY] != STATIC_BATCH
-    while at < meter[WAIT_TAIL] and meter[N_ACTIVE] + n < line.limits[L_BATCH]:
+    line, meter, limits = e.line, e.line.meter, e.line.limits
+    n, at = 0, int(meter[WAIT_HEAD])
+    skip_rule = e.state.conf[C_REUSE] == 1 and e.state.conf[C_WINDOWS] == 1 and limits[L_POLICY] != STATIC_BATCH
+    in_turn = limits[L_CHUNKING] == FIRST_COME
+    while at < meter[WAIT_TAIL] and meter[N_ACTIVE] + n < limits[L_BATCH] and (budget > 0 or not in_turn):
         r = int(line.waiting[at])
         first_new = _first_new(e, r) if skip_rule and e.load.remote[r] == 0 else -1
         if _better_wait(e, first_new):
-            line.skipped[skipped] = r
-            skipped += 1
             at += 1
             continue
         if not _fits(e, r, False):
             break
-        computed = _reused_estimate(e, r)
-        end = _first_chunk_end(e, r, computed, budget)
-        if e.load.remote[r] > computed:
-            end = computed  # it only takes its blocks in this step
-        elif end <= computed:
+        prompt = prompt_of(e.load, r)
+        left = prompt - _reused_estimate(e, r)
+        tokens = chunk_of(e, left, budget)
+        if e.load.remote[r] > prompt - left:
+            left = tokens = 0  # it only takes its blocks in this step
+        elif tokens < left and not limits[L_CHUNKED]:
             break
         _fits(e, r, True)
         _contribute(e, first_new)
-        budget -= end - computed
+        if in_turn:
+            budget -= tokens
         line.batch[0, n] = r
-        line.chunk[n] = end
+        line.batch[3, n] = left
+        line.chunk[n] = prompt if tokens == left else tokens
         n += 1
         at += 1
-    for i in range(skipped - 1, -1, -1):
-        at -= 1
-        line.waiting[at] = line.skipped[i]
-    meter[WAIT_HEAD] = at
-    return n
+    return n, at
+
+
+@loop
+def _leave_waiting(e: Engine, n: int, end: int) -> int:
+    """Those of the n candidates who compute something leave the line; how many. All others before `end` stay in it."""
+    line = e.line
+    j, head = n - 1, end
+    for i in range(end - 1, line.meter[WAIT_HEAD] - 1, -1):
+        r = line.waiting[i]
+        if j >= 0 and line.batch[0, j] == r:
+            j -= 1
+            if line.chunk[j + 1] > 0:
+                continue
+        head -= 1
+        line.waiting[head] = r
+    line.meter[WAIT_HEAD] = head
+    kept = 0
+    for j in range(n):
+        if line.chunk[j] > 0:
+            line.batch[0, kept] = line.batch[0, j]
+            line.chunk[kept] = line.chunk[j]
+            kept += 1
+    return kept
+
+
+@loop
+def admit(e: Engine, budget: int, may_start: bool) -> int:
+    """Choose the waiting requests that start now, in order; returns how many. Sets the chunks of EQUAL_PROGRESS."""
+    meter, limits = e.line.meter, e.line.limits
+    n, end = 0, int(meter[WAIT_HEAD])
+    if may_start and (limits[L_POLICY] != STATIC_BATCH or meter[N_ACTIVE] == 0):
+        n, end = _candidates(e, budget)
+    if limits[L_CHUNKING] == EQUAL_PROGRESS:
+        share_equally(e, n, budget)
+    return _leave_waiting(e, n, end)
 
 
 @loop
@@ -193,8 +230,7 @@ def next_step_fits(e: Engine, i: int) -> bool:
     if row[GENERATING] != 1:
         return True  # its context blocks are its own already
     r, slots = int(row[REQUEST]), int(e.sequences.slots[seq])
-    left = int(e.load.prompt[r]) + int(e.load.output[r]) - slots
-    need = schedule.needed_generation(s, slots, 1, left, 0)
+    need = schedule.needed_generation(s, slots, new_slots(e, r, slots), 1 << 40, 0)
     for w in range(s.conf[C_WINDOWS]):
         if need > line.available[w]:
             return False
@@ -208,3 +244,15 @@ def free_blocks(e: Engine) -> None:
     """MAX_UTILIZATION starts from what is free now."""
     for w in range(e.state.conf[C_WINDOWS]):
         e.line.available[w] = e.state.tier[w, 0, T_FREE]
+
+
+@loop
+def leave_line(e: Engine, r: int) -> None:
+    """Request r, paused while its last token was made, waits no longer."""
+    line, meter = e.line, e.line.meter
+    at = int(meter[WAIT_HEAD])
+    while line.waiting[at] != r:
+        at += 1
+    for i in range(at, meter[WAIT_HEAD], -1):
+        line.waiting[i] = line.waiting[i - 1]
+    meter[WAIT_HEAD] += 1

@@ -49,7 +49,7 @@ class SansIOEngine:
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self._begin, self._end = iteration(engine)
+        self._rules = iteration(engine)
         self._steps = 0
         self._digest = hashlib.sha256()
 
@@ -60,7 +60,7 @@ class SansIOEngine:
     def next_commands(self, now_s: float) -> Commands:
         """Schedule and allocate one iteration at `now_s`."""
         state = self.engine.state
-        busy = bool(self._begin(self.engine, now_s))
+        busy = bool(self._rules.begin(self.engine, now_s))
         n = int(state.tally[N_COPIES])
         copies = state.copies[:n].copy()
         state.tally[N_COPIES] = 0
@@ -70,12 +70,14 @@ class SansIOEngine:
         self._steps += 1
         plan = [float(x) for x in self.engine.line.plan[:PLAN]]
         self._digest.update(np.array(plan).tobytes())
+        if self._rules.ahead is not None:
+            self._rules.ahead(self.engine, now_s)
         return Commands(copies, Step(self._steps, *plan))
 
     def finish(self, step: Step, now_s: float) -> int:
         """`step` ended at `now_s`; returns the tokens it made."""
         assert step.number == self._steps, f"step {step.number} ended, but step {self._steps} was the last one begun"
-        return int(self._end(self.engine, now_s))
+        return int(self._rules.end(self.engine, now_s))
 
     @property
     def idle(self) -> bool:

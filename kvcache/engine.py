@@ -2,8 +2,12 @@
 
 `begin_step` is one iteration up to the forward pass, in TensorRT-LLM's order (capacity scheduler with pauses, micro-batch
 scheduler, `addSequenceBatch` for new requests, `addToken` for generating ones, expiry); `end_step` is what follows it
-(store context blocks, then store and release finished requests). Not modelled: beams, the overlap scheduler's extra delay.
-vLLM's iteration is another one, over the same tables: `kvcache.vllm_engine`.
+(store context blocks, then store and release finished requests). Not modelled: beams. With the overlap scheduler the two
+are one step apart: `kvcache.overlap`. vLLM's iteration is another one, over the same tables: `kvcache.vllm_engine`.
+
+With drafts a generating sequence takes 1 + max_draft_len slots a step, all of them computed; of the drafts as many are
+right as keep the mean, and the slots of the others are given back (`releaseLastBlock`). Near the end of a request
+no more is drafted than its promised blocks hold. What drafting itself costs is not modelled.
 
     waiting --admitted, first chunk fits--> active: context --last chunk--> active: generating --last token--> done
        ^------------------------ paused (MAX_UTILIZATION): stored, released, resumed as a longer prompt
@@ -11,17 +15,22 @@ vLLM's iteration is another one, over the same tables: `kvcache.vllm_engine`.
 A request whose prompt comes from elsewhere (`Load.remote`) takes its blocks and is held until `kvcache.remote` lets it go on.
 """
 
-from kvcache.admission import admit, continue_contexts, free_blocks, next_step_fits, reserve_active
+from kvcache.admission import admit, continue_contexts, free_blocks, new_slots, next_step_fits, reserve_active
 from kvcache.compiled import loop
 from kvcache.line import (
+    CARRY,
     DECODE_CONTEXT,
     DECODE_SEQS,
     DECODE_WINDOW,
     GENERATED,
     GENERATING,
     HELD,
+    L_ACCEPTED,
+    L_DRAFTS,
+    L_OVERLAP,
     L_POLICY,
     MAX_UTILIZATION,
+    MILLION,
     N_ACTIVE,
     N_DONE,
     N_FREE_ROWS,
@@ -50,10 +59,11 @@ from kvcache.line import (
     make_outcome,
 )
 from kvcache.queues import refresh
-from kvcache.sequences import release_sequence
+from kvcache.sequences import release_sequence, remove_slot
 from kvcache.serve import finish, grow_one, prompt_of, short_key, start_batch, store_usable
 from kvcache.tables import (
     C_SEQUENTIAL,
+    C_TOKENS_PER_BLOCK,
     C_WINDOWS,
     CLOCK_US,
     T_FREE,
@@ -96,6 +106,7 @@ def _pause(e: Engine) -> None:
     for w in range(e.state.conf[C_WINDOWS]):
         release_sequence(e.state, e.sequences, w, seq)
     e.sequences.length[seq] = 0
+    row[REQUEST] = -1
     line.free_rows[meter[N_FREE_ROWS]] = seq
     meter[N_FREE_ROWS] += 1
     meter[WAIT_HEAD] -= 1
@@ -139,6 +150,18 @@ def _start_batches(e: Engine, n: int) -> int:
 
 
 @loop
+def _first_chunk_end(e: Engine, r: int, position: int, chunk: int) -> int:
+    """Where a first chunk ends once `position` tokens are reused: with the prompt or, from there, on a block boundary.
+
+    Where the estimate was too high and the whole prompt was to run, the step is larger than its budget.
+    """
+    prompt, end = prompt_of(e.load, r), position + chunk
+    if end >= prompt:
+        return prompt
+    return end if position == 0 else end - end % int(e.state.conf[C_TOKENS_PER_BLOCK])
+
+
+@loop
 def _start(e: Engine, n: int, now_s: float) -> None:
     """Give the n chosen requests sequence rows and blocks; those for which blocks run out go back to the line's head."""
     line, meter = e.line, e.line.meter
@@ -151,7 +174,8 @@ def _start(e: Engine, n: int, now_s: float) -> None:
         row = line.rows[seq]
         row[REQUEST] = r
         row[POSITION] = position
-        row[TARGET] = max(position, int(line.chunk[j]))
+        row[TARGET] = _first_chunk_end(e, r, position, int(line.chunk[j]))
+        row[CARRY] = 0
         row[GENERATED] = e.load.resumed[r]
         row[GENERATING] = HELD if e.load.remote[r] > position else 0
         if row[GENERATING] == HELD:
@@ -175,14 +199,19 @@ def _grow_generating(e: Engine) -> None:
     for i in range(line.meter[N_ACTIVE] - line.meter[N_STARTED]):
         seq = int(line.active[i])
         row = line.rows[seq]
-        if row[GENERATING] == 1 and not grow_one(e.state, e.sequences, e.load, int(row[REQUEST]), seq):
-            line.meter[STARVED] += 1
+        if row[GENERATING] == 1:
+            r = int(row[REQUEST])
+            row[TARGET] = new_slots(e, r, int(e.sequences.slots[seq]))
+            for _ in range(row[TARGET]):
+                if not grow_one(e.state, e.sequences, e.load, r, seq):
+                    line.meter[STARVED] += 1
 
 
 @loop
-def _plan(e: Engine) -> None:
-    """Sum up the work of the step."""
-    line, plan, s = e.line, e.line.plan, e.state
+def _plan(e: Engine) -> bool:
+    """Sum up the work of the step, under the overlap scheduler that of the one after the one that runs; False: none."""
+    line, s = e.line, e.state
+    plan = line.plan[PLAN:] if line.limits[L_OVERLAP] else line.plan
     for i in range(PLAN):
         plan[i] = 0.0
     window = 1 << 40
@@ -194,7 +223,7 @@ def _plan(e: Engine) -> None:
         row = line.rows[seq]
         if row[GENERATING] == 1:
             context = int(e.sequences.slots[seq])
-            plan[DECODE_SEQS] += 1
+            plan[DECODE_SEQS] += row[TARGET]
             plan[DECODE_CONTEXT] += context
             plan[DECODE_WINDOW] += min(context, window)
         elif row[TARGET] > row[POSITION]:
@@ -204,6 +233,7 @@ def _plan(e: Engine) -> None:
             inside = min(tokens, max(0.0, window - before))
             plan[PREFILL_WINDOW_PAIRS] += inside * (before + inside / 2) + (tokens - inside) * window
             plan[PREFILL_CONTEXT] += before + tokens
+    return bool(plan[PREFILL_TOKENS] + plan[DECODE_SEQS] > 0)
 
 
 @loop
@@ -213,22 +243,20 @@ def begin_step(e: Engine, now_s: float) -> bool:
     e.state.tally[CLOCK_US] = int(now_s * 1e6)
     meter[N_KEYS] = 0
     meter[N_STARTED] = 0
-    may_start = True
+    may_start = meter[WAIT_HEAD] < meter[WAIT_TAIL]
     if line.limits[L_POLICY] == MAX_UTILIZATION:
-        may_start = _make_room(e)
+        may_start = _make_room(e) and may_start
     budget = continue_contexts(e)
-    if may_start and meter[WAIT_HEAD] < meter[WAIT_TAIL]:
-        if line.limits[L_POLICY] != MAX_UTILIZATION:
-            reserve_active(e)
-        n = admit(e, budget)
-        if n > 0:
-            _start(e, n, now_s)
+    if may_start and line.limits[L_POLICY] != MAX_UTILIZATION:
+        reserve_active(e)
+    n = admit(e, budget, may_start)
+    if n > 0:
+        _start(e, n, now_s)
     if meter[N_ACTIVE] == 0:
         return False
     _grow_generating(e)
     refresh(e.state, int(now_s * 1e6))
-    _plan(e)
-    busy = bool(line.plan[PREFILL_TOKENS] + line.plan[DECODE_SEQS] > 0)
+    busy = _plan(e)
     meter[STEPS] += busy
     return busy
 
@@ -240,9 +268,28 @@ def may_finish(e: Engine) -> bool:
     for i in range(line.meter[N_ACTIVE]):
         row = line.rows[line.active[i]]
         r = int(row[REQUEST])
-        if row[GENERATED] + 1 >= e.load.output[r] and (row[GENERATING] == 1 or row[TARGET] == prompt_of(e.load, r)):
+        most = int(row[GENERATED] + 1 + line.limits[L_DRAFTS])
+        if most >= e.load.output[r] and (row[GENERATING] == 1 or row[TARGET] == prompt_of(e.load, r)):
             return True
     return False
+
+
+@loop
+def accepted(e: Engine, r: int, seq: int, slots: int) -> int:
+    """Tokens that a generating sequence makes in a step for which it took `slots` slots: one, and the drafts that are
+    right. What the mean has left over counts in later steps."""
+    row = e.line.rows[seq]
+    row[CARRY] += e.line.limits[L_ACCEPTED]
+    right = row[CARRY] // MILLION
+    row[CARRY] -= right * MILLION
+    return int(max(1, min(1 + right, slots, e.load.output[r] - row[GENERATED])))
+
+
+@loop
+def reject(e: Engine, seq: int, drafts: int) -> None:
+    """The slots of drafts that were wrong are given back."""
+    for _ in range(drafts):
+        remove_slot(e.state, e.sequences, int(e.state.conf[C_WINDOWS]), seq)
 
 
 @loop
@@ -256,8 +303,11 @@ def end_step(e: Engine, now_s: float) -> int:
         r = int(row[REQUEST])
         prompt, output = prompt_of(e.load, r), int(e.load.output[r])
         if row[GENERATING] == 1:
-            row[GENERATED] += 1
-            made += 1
+            new = accepted(e, r, seq, int(row[TARGET]))
+            row[GENERATED] += new
+            made += new
+            if row[GENERATED] < output:
+                reject(e, seq, int(row[TARGET]) - new)
         elif row[TARGET] > row[POSITION]:
             row[POSITION] = row[TARGET]
             usable = int(row[POSITION]) - 1

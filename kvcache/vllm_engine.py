@@ -13,12 +13,15 @@ Differences: a content that two requests compute at once keeps the first one's b
 several windows or tiers, priorities, speculative tokens. `vllm_begin` and `vllm_end` are the iteration.
 """
 
+from kvcache.admission import leave_line
 from kvcache.blocks import get_free
 from kvcache.compiled import loop
 from kvcache.line import (
     DECODE_CONTEXT,
     DECODE_SEQS,
     DECODE_WINDOW,
+    F_REQUEST,
+    F_ROW,
     GENERATED,
     L_BATCH,
     L_CHUNKED,
@@ -70,8 +73,6 @@ from kvcache.tables import (
 # tokens that have come out, those before a pre-emption too.
 STORED_BLOCKS = 2  # blocks whose content others can find
 COMING = 4  # tokens that scheduled steps will make
-# Rows of `batch`: who makes a token in the step that runs, then in the step after it.
-F_ROW, F_REQUEST = range(2)
 
 
 @loop
@@ -149,8 +150,8 @@ def _schedule_tokens(e: Engine, seq: int, tokens: int, known: int) -> None:
     _store(e, seq, min(int(row[POSITION]), int(e.load.prompt[row[REQUEST]]) + int(row[GENERATED])))
     if row[POSITION] == known:  # the last token's output is the next token
         at = int(line.meter[N_FLIGHT + 1])
-        line.batch[2 + F_ROW, at] = seq
-        line.batch[2 + F_REQUEST, at] = row[REQUEST]
+        line.flight[1, F_ROW, at] = seq
+        line.flight[1, F_REQUEST, at] = row[REQUEST]
         line.meter[N_FLIGHT + 1] += 1
         row[COMING] += 1
     if tokens == 1 and before > 0.0:
@@ -300,8 +301,8 @@ def _advance(e: Engine) -> None:
         line.plan[PLAN + i] = 0.0
     meter[N_FLIGHT] = meter[N_FLIGHT + 1]
     for j in range(meter[N_FLIGHT]):
-        line.batch[F_ROW, j] = line.batch[2 + F_ROW, j]
-        line.batch[F_REQUEST, j] = line.batch[2 + F_REQUEST, j]
+        line.flight[0, F_ROW, j] = line.flight[1, F_ROW, j]
+        line.flight[0, F_REQUEST, j] = line.flight[1, F_REQUEST, j]
     meter[N_FLIGHT + 1] = 0
 
 
@@ -320,18 +321,6 @@ def vllm_begin(e: Engine, now_s: float) -> bool:
         _schedule(e, now_s)
     meter[STEPS] += 1
     return True
-
-
-@loop
-def _leave_line(e: Engine, r: int) -> None:
-    """Request r, pre-empted while its last token was made, waits no longer."""
-    line, meter = e.line, e.line.meter
-    at = int(meter[WAIT_HEAD])
-    while line.waiting[at] != r:
-        at += 1
-    for i in range(at, meter[WAIT_HEAD], -1):
-        line.waiting[i] = line.waiting[i - 1]
-    meter[WAIT_HEAD] += 1
 
 
 @loop
@@ -354,7 +343,7 @@ def vllm_may_finish(e: Engine) -> bool:
     """The step that runs may be some request's last one; False is certain."""
     line = e.line
     for j in range(line.meter[N_FLIGHT]):
-        seq, r = int(line.batch[F_ROW, j]), int(line.batch[F_REQUEST, j])
+        seq, r = int(line.flight[0, F_ROW, j]), int(line.flight[0, F_REQUEST, j])
         row = line.rows[seq]
         generated = row[GENERATED] if row[REQUEST] == r else e.load.resumed[r]
         if generated + 1 >= _wanted(e, r):
@@ -369,7 +358,7 @@ def vllm_end(e: Engine, now_s: float) -> int:
     e.state.tally[CLOCK_US] = int(now_s * 1e6)
     done = False
     for j in range(line.meter[N_FLIGHT]):
-        seq, r = int(line.batch[F_ROW, j]), int(line.batch[F_REQUEST, j])
+        seq, r = int(line.flight[0, F_ROW, j]), int(line.flight[0, F_REQUEST, j])
         row = line.rows[seq]
         here = row[REQUEST] == r
         if here:
@@ -388,7 +377,7 @@ def vllm_end(e: Engine, now_s: float) -> int:
             line.meter[N_DONE] += 1
             done = True
             if not here:
-                _leave_line(e, r)
+                leave_line(e, r)
     if done:
         _drop_done(e)
     return made

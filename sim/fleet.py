@@ -84,8 +84,8 @@ def engine_at(f: Fleet, w: int) -> Engine:
             d.decode_priority[w], d.decode_duration_ms[w], d.space[w], d.resumed[w], d.remote[w],
         ),
         Line(
-            n.waiting[w], n.active[w], n.rows[w], n.free_rows[w], n.batch[w], n.chunk[w], n.keys[w], n.available[w],
-            n.skipped[w], n.done[w], n.meter[w], n.plan[w], n.limits[w],
+            n.waiting[w], n.active[w], n.rows[w], n.free_rows[w], n.batch[w], n.chunk[w], n.flight[w], n.keys[w],
+            n.available[w], n.done[w], n.meter[w], n.plan[w], n.limits[w],
         ),
         Outcome(o.reused[w], o.sent_s[w], o.start_s[w], o.first_token_s[w], o.finish_s[w]),
     )  # fmt: skip

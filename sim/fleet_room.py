@@ -15,6 +15,7 @@ from kvcache.event_rows import collect, has_room, make_outbox
 from kvcache.line import N_ACTIVE, REQUEST, WAIT_HEAD, WAIT_TAIL, Outcome
 from kvcache.recycle import recycle
 from kvcache.request import Int64
+from kvcache.rules import is_vllm, overlaps
 from kvcache.tables import C_RECORD_EVENTS, N_COPIES, N_NODES, N_RUNS, N_TABLE, Array, State
 from sim.cost import CostParams
 from sim.fleet import S_FULL, S_REQUESTS, S_SERIAL, Fleet, publish
@@ -38,6 +39,10 @@ class Start(NamedTuple):
 def make_fleet(starts: Sequence[Start], requests: int, key_room: int) -> Fleet:
     """A fleet of idle workers with tables for `requests` requests and `key_room` keys each, to begin with."""
     engines = [start.engine for start in starts]
+    if any(overlaps(e) or is_vllm(e) for e in engines):
+        raise ValueError(
+            "routers that look at workers know TensorRT-LLM's iteration without its overlap scheduler only"
+        )
     n, batch = len(starts), max(len(e.line.active) for e in engines)
     states = [_with_nodes(e.state, max(len(e.state.nodes) for e in engines)) for e in engines]
     load = _stacked([e.load for e in engines])
@@ -52,9 +57,7 @@ def make_fleet(starts: Sequence[Start], requests: int, key_room: int) -> Fleet:
     )
     line = _stacked([e.line for e in engines])
     waits = requests + 2 * batch
-    line = line._replace(
-        waiting=_wide(line.waiting, waits), skipped=_wide(line.skipped, waits), done=_wide(line.done, batch)
-    )
+    line = line._replace(waiting=_wide(line.waiting, waits), done=_wide(line.done, batch))
     for w in range(n):
         line.meter[w, WAIT_HEAD] = line.meter[w, WAIT_TAIL] = batch
     outcome = Outcome(np.zeros((n, requests), np.int64), *(np.full((n, requests), -1.0) for _ in range(4)))
@@ -185,7 +188,6 @@ def with_more_requests(f: Fleet) -> Fleet:
     load = f.load._replace(**{name: _wide(a, 2 * a.shape[1]) for name, a in f.load._asdict().items()})
     line = f.line._replace(
         waiting=_wide(f.line.waiting, 2 * f.line.waiting.shape[1]),
-        skipped=_wide(f.line.skipped, 2 * f.line.skipped.shape[1]),
     )
     outcome = Outcome(*(_wide(column, 2 * column.shape[1]) for column in f.outcome))
     return f._replace(load=load, line=line, outcome=outcome, number=_wide(f.number, 2 * f.number.shape[1]))

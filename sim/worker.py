@@ -21,6 +21,7 @@ from kvcache.line import (
     DECODE_WINDOW,
     N_ACTIVE,
     N_DONE,
+    N_FLIGHT,
     PAUSES,
     PREFILL_CONTEXT,
     PREFILL_PAIRS,
@@ -29,15 +30,17 @@ from kvcache.line import (
     STARVED,
     STEPS,
 )
-from kvcache.rules import is_vllm, iteration
+from kvcache.overlap import overlap_ahead, overlap_begin, overlap_end, overlap_may_finish
+from kvcache.rules import is_vllm, iteration, overlaps
 from kvcache.tables import Array
 from kvcache.vllm_engine import vllm_begin, vllm_end, vllm_may_finish
 from sim.cost import CostParams, is_beyond, step_seconds_windowed
 from sim.lanes import Lanes, copies_seconds
 
 # Entries of `clock`.
-NOW_S, COMPUTE_S, COPY_WAIT_S, TOKENS_MADE, BEYOND_STEPS = range(5)
-"""BEYOND_STEPS: steps outside what the cost model was measured for."""
+NOW_S, COMPUTE_S, COPY_WAIT_S, TOKENS_MADE, BEYOND_STEPS, HOST_S = range(6)
+"""BEYOND_STEPS: steps outside what the cost model was measured for. HOST_S, a constant: what the host does for a step,
+which the overlap scheduler does while the step before runs."""
 
 
 class Source(Protocol):
@@ -122,27 +125,66 @@ def run_vllm_span(
         clock[TOKENS_MADE] += vllm_end(e, clock[NOW_S])
 
 
+@loop
+def hidden_s(spent_s: float, host_s: float) -> float:
+    """What a step of `spent_s` seconds, `host_s` of them the host's, saves where the host worked while the one before
+    ran: the longer of the host's part and the rest is left."""
+    return max(0.0, min(host_s, spent_s - host_s))
+
+
+@loop
+def run_overlap_span(
+    e: Engine, lanes: Lanes, cost: CostParams, clock: Array, until_s: float, overlap: bool, watched: bool
+) -> bool:
+    """`run_span` by the overlap scheduler: the next step is scheduled when a step begins.
+
+    The host's part is in the cost of a step; here it passes beside the kernels of the step before, if there is one.
+    """
+    while True:
+        ready, now_s = e.line.meter[N_FLIGHT + 1] > 0, clock[NOW_S]
+        if not overlap_begin(e, now_s):
+            return False
+        spend(e, lanes, cost, clock, overlap)
+        if ready:
+            hidden = hidden_s(clock[NOW_S] - now_s, clock[HOST_S])
+            clock[NOW_S] -= hidden
+            clock[COMPUTE_S] -= hidden
+        overlap_ahead(e, now_s)
+        if clock[NOW_S] >= until_s or (watched and overlap_may_finish(e)):
+            return True
+        clock[TOKENS_MADE] += overlap_end(e, clock[NOW_S])
+
+
 def steps(
-    e: Engine, lanes: Lanes, cost: CostParams, arrival_s: Array, *, overlap: bool
+    e: Engine, lanes: Lanes, cost: CostParams, arrival_s: Array, *, overlap: bool, host_s: float = 0.0
 ) -> Iterator[tuple[float, bool]]:
-    """One engine alone, step by step, for those who watch: (time, False) before each step is scheduled, (its start, True)
+    """One engine alone, step by step, for those who watch: (time, False) before each step is scheduled, (that time, True)
     once it is. Arrivals are those of the engine's own requests; the seconds are those that `Worker` spends.
     """
     now_s, arrived = 0.0, 0
     order = np.argsort(arrival_s, kind="stable")
-    begin, end = iteration(e)
+    rules = iteration(e)
     while True:
         while arrived < len(arrival_s) and arrival_s[order[arrived]] <= now_s:
             r = int(order[arrived])
             e.outcome.sent_s[r] = arrival_s[r]
             arrive(e, r)
             arrived += 1
-        yield now_s, False
-        if begin(e, now_s):
-            yield now_s, True
+        ready = rules.ahead is not None and e.line.meter[N_FLIGHT + 1] > 0
+        if not ready:
+            yield now_s, False
+        if rules.begin(e, now_s):
+            if not ready:
+                yield now_s, True
             copy_s, compute_s = copies_seconds(e.state, lanes), plan_seconds(e, cost)
-            now_s += (max(0.0, copy_s - compute_s) if overlap else copy_s) + compute_s
-            end(e, now_s)
+            spent_s = (max(0.0, copy_s - compute_s) if overlap else copy_s) + compute_s
+            if rules.ahead is not None:
+                yield now_s, False
+                rules.ahead(e, now_s)
+                yield now_s, True
+            now_s += spent_s
+            now_s -= hidden_s(spent_s, host_s) if ready else 0.0
+            rules.end(e, now_s)
         elif arrived < len(arrival_s):
             now_s = float(arrival_s[order[arrived]])
         else:
@@ -160,12 +202,20 @@ class Worker:
     """One engine, its lanes and its clock."""
 
     def __init__(
-        self, env: simpy.Environment, engine: Engine, lanes: Lanes, cost: CostParams, *, overlap: bool, skip: bool
+        self,
+        env: simpy.Environment,
+        engine: Engine,
+        lanes: Lanes,
+        cost: CostParams,
+        *,
+        overlap: bool,
+        skip: bool,
+        host_s: float = 0.0,
     ) -> None:
         self.engine = engine
         self.lanes = lanes
-        self.clock = np.zeros(5)
-        self._span = run_vllm_span if is_vllm(engine) else run_span
+        self.clock = np.array([0.0, 0.0, 0.0, 0.0, 0.0, host_s])
+        self._span = run_vllm_span if is_vllm(engine) else run_overlap_span if overlaps(engine) else run_span
         self._end = iteration(engine).end
         self._env = env
         self._cost = cost

@@ -200,3 +200,38 @@ def test_every_field_of_the_spec_says_what_it_is() -> None:
         if not field.description
     ]
     assert missing == []
+
+
+class TestEngineOptions:
+    def test_tensorrt_llms_option_file_sets_overlap_chunking_and_drafts(self, tmp_path: Path) -> None:
+        path = tmp_path / "options.yaml"
+        path.write_text(
+            "disable_overlap_scheduler: false\n"
+            "scheduler_config: {context_chunking_policy: EQUAL_PROGRESS}\n"
+            "speculative_config: {decoding_type: MTP, num_nextn_predict_layers: 3}\n"
+        )
+        spec, notes = load(str(path), ["accepted_tokens_per_step=1.8"])
+        assert not spec.scheduler.disable_overlap_scheduler
+        assert spec.scheduler.context_chunking_policy == "EQUAL_PROGRESS"
+        assert spec.speculative_config is not None
+        assert (spec.speculative_config.draft_len, spec.speculative_config.accepted_tokens_per_step) == (3, 1.8)
+        assert notes == []
+
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            ("speculative_config: {max_draft_len: 2}", "accepted_tokens_per_step"),
+            ("speculative_config: {accepted_tokens_per_step: 0}", "give max_draft_len or, for MTP, num_nextn"),
+            (
+                "speculative_config: {max_draft_len: 2, accepted_tokens_per_step: 2.5}",
+                "accepted_tokens_per_step is 2.5; it must be from 0 to the drafts of a step (2)",
+            ),
+            ("profile: vllm\nscheduler: {context_chunking_policy: EQUAL_PROGRESS}", "vllm serves prompts in turn"),
+            (
+                "profile: vllm\nscheduler: {disable_overlap_scheduler: false}",
+                "are TensorRT-LLM's; profile vllm has none",
+            ),
+        ],
+    )
+    def test_what_cannot_be_meant_is_refused_in_one_line(self, text: str, message: str, tmp_path: Path) -> None:
+        assert message in complaint(text, tmp_path)

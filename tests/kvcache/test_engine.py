@@ -229,10 +229,20 @@ class TestTokens:
         with pytest.raises(ValueError, match="chunk_unit is 6"):
             bench([prompt(1, 4)], [1], 8, chunk_unit=6)
 
-    def test_chunks_end_on_multiples_of_the_unit(self) -> None:
+    def test_chunks_are_multiples_of_the_unit(self) -> None:
         it = bench([prompt(1, 21)], [1], 20, max_num_tokens=15, chunk_unit=8)
         it.arrive(0)
         assert [it.step(t) for t in (0, 1)] == [{0: (0, 8)}, {0: (8, 21)}]
+
+    def test_a_first_chunk_after_a_part_of_a_block_ends_on_a_block_boundary(self) -> None:
+        # B finds A's block and 2 tokens of its next one; admission knows of the block only. A unit of 8 from 6 on ends
+        # at 14, cut to 12; the next one at 20.
+        shared = prompt(1, 9)
+        it = bench([shared, [*shared[:6], *prompt(2, 20)]], [1, 1], 20, max_num_tokens=15, chunk_unit=8)
+        it.arrive(0)
+        it.step(0)
+        it.arrive(1)
+        assert [it.step(t) for t in (1, 2, 3)] == [{1: (6, 12)}, {1: (12, 26)}, {}]
 
 
 class TestEnds:

@@ -240,25 +240,25 @@ class TestLimits:
         with pytest.raises(ValueError, match=f"capacity_scheduler_policy is MAX; {known}"):
             bench([prompt(1, 4)], [1], 8, capacity_scheduler_policy="MAX")
 
-    def test_a_chunk_that_cannot_reach_its_next_boundary_waits_without_holding_up_the_others(self) -> None:
-        # Boundaries every 8 tokens, 9 tokens a step. B finds A's block: 4 to 8, 5 tokens are left for C and D. While
-        # these two generate, 7 are left, and B would need 8.
+    def test_a_prompt_that_gets_no_whole_unit_waits_without_holding_up_the_others(self) -> None:
+        # Units of 8 tokens, 9 tokens a step. A and B generate: 7 are left, C would need 8; D behind it needs 1. Then
+        # three generate. When A and B have ended, D alone leaves 8.
         limits: dict[str, Any] = {
             "max_num_tokens": 9,
             "chunk_unit": 8,
             "capacity_scheduler_policy": "GUARANTEED_NO_EVICT",
         }
-        prompts = [prompt(1, 5), [*prompt(1, 4), *prompt(2, 20)], prompt(3, 1), prompt(4, 1)]
-        it = bench(prompts, [1, 1, 3, 3], 40, **limits)
-        it.arrive(0)
-        it.step(0)
-        it.arrive(1, 2, 3)
-        assert it.step(1) == {1: (4, 8), 2: (0, 1), 3: (0, 1)}
-        assert it.step(2) == {1: (8, 8), 2: (-1, 1), 3: (-1, 1)}
+        prompts = [prompt(1, 1), prompt(2, 1), prompt(3, 20), prompt(4, 1)]
+        it = bench(prompts, [3, 3, 1, 4], 40, **limits)
+        it.arrive(0, 1)
+        assert it.step(0) == {0: (0, 1), 1: (0, 1)}
+        it.arrive(2, 3)
+        assert it.step(1) == {0: (-1, 1), 1: (-1, 1), 3: (0, 1)}
         plan = it.engine.line.plan
-        assert (plan[PREFILL_TOKENS], plan[DECODE_SEQS]) == (0, 2)
-        assert it.step(3) == {1: (8, 8), 2: (-1, 2), 3: (-1, 2)}
-        assert [it.step(t) for t in (4, 5)] == [{1: (8, 16)}, {1: (16, 24)}]
+        assert (plan[PREFILL_TOKENS], plan[DECODE_SEQS]) == (1, 2)
+        assert it.step(2) == {0: (-1, 2), 1: (-1, 2), 3: (-1, 1)}
+        assert [it.step(t) for t in (3, 4)] == [{3: (-1, 2), 2: (0, 8)}, {3: (-1, 3), 2: (8, 16)}]
+        assert it.step(5) == {2: (16, 20)}
 
 
 class TestSequentialClaim:

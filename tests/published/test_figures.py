@@ -232,11 +232,11 @@ def test_every_judged_figure_shown_is_tested_here_with_the_same_value(ours: dict
 
 def test_rows_with_a_free_parameter_are_shown_for_their_shape(groups: list[Group]) -> None:
     assert [group.row for group in groups] == [
-        *("B1", "B2", "B3", "B4", "B5", "B6", "B7", "C1", "C3", "D1", "D2", "D3", "D4", "F1", "G")
+        *("B1", "B2", "B3", "B4", "B5", "B6", "B7", "C1", "C3", "D1", "D2", "D3", "D4", "F1", "G", "Q21")
     ]
     assert off(groups) == []
     shapes = {f.row for group in groups for f in group.figures if f.verdict == "shape"}
-    assert shapes == {"B1", "B3", "B5", "B6", "C1", "C3", "D2"}
+    assert shapes == {"B1", "B3", "B5", "B6", "C1", "C3", "D2", "Q21"}
     assert summary(groups).startswith(f"{len(ROWS)} of {len(ROWS)} figures within tolerance")
 
 
@@ -281,9 +281,9 @@ def test_a_bound_is_met_from_below_and_missed_from_above() -> None:
 
 
 def test_an_unknown_section_lists_the_known_ones() -> None:
-    with pytest.raises(ValueError, match="--section E is not known; known: B, C, D, F, G"):
+    with pytest.raises(ValueError, match="--section E is not known; known: B, C, D, F, G, Q"):
         figures("E")
-    assert set(SECTIONS) == {"B", "C", "D", "F", "G"}
+    assert set(SECTIONS) == {"B", "C", "D", "F", "G", "Q"}
 
 
 def test_the_documentation_shows_these_figures(groups: list[Group]) -> None:

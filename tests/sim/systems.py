@@ -56,6 +56,7 @@ def worker_of(
     onboard_s: float = 0.0,
     overlap: bool = False,
     skip: bool = True,
+    host_s: float = 0.0,
 ) -> Worker:
     n = len(requests)
     state, load = prepare(requests, RetentionColumns.none(n), (pool,), settings._replace(record_copies=True))
@@ -65,7 +66,13 @@ def worker_of(
     copies[OFFLOAD, 0, WHOLE_S], copies[ONBOARD, 0, WHOLE_S] = offload_s, onboard_s
     link = link_params(LinkDirection(0.0, 1e9))
     return Worker(
-        env, engine, make_lanes(state, copies, link, link, [1.0] * len(state.window)), cost, overlap=overlap, skip=skip
+        env,
+        engine,
+        make_lanes(state, copies, link, link, [1.0] * len(state.window)),
+        cost,
+        overlap=overlap,
+        skip=skip,
+        host_s=host_s,
     )
 
 

@@ -95,6 +95,8 @@ def systems(
         "step_s": st.sampled_from([(1.0, 0.0), (0.3, 0.07)]),
         "batch": st.sampled_from([1, 3, 8]),
         "policy": st.sampled_from(policies),
+        "ahead": st.booleans(),
+        "drafts": st.sampled_from([0, 2]),
     })
 
 
@@ -110,10 +112,14 @@ def serve(
     turns = Turns(before, rng.choice([0.0, 0.0, 0.5, 3.0], n), system["concurrency"])
     where = rng.integers(0, system["workers"], n).astype(np.int32)
     where[0] = system["workers"] - 1
-    limits = Limits(system["batch"], 30, capacity_scheduler_policy=system["policy"])
-    made = served_by(
-        where, requests, Pool(WIDE, (14, 0)), step_cost(*system["step_s"]), turns, limits=limits, skip=skip
-    )
+    limits = Limits(system["batch"], 50, capacity_scheduler_policy=system["policy"])
+    if not system["policy"].startswith("VLLM"):
+        drafts = system["drafts"]
+        limits = limits._replace(
+            disable_overlap_scheduler=not system["ahead"], max_draft_len=drafts, accepted_per_step=0.6 * drafts
+        )
+    step_s, pool = step_cost(*system["step_s"]), Pool(WIDE, (14, 0))
+    made = served_by(where, requests, pool, step_s, turns, limits=limits, skip=skip, host_s=0.2)
     return where, made, turns, arrival
 
 

@@ -70,6 +70,40 @@ class TestOnPaper:
         assert worker.engine.outcome.finish_s.tolist() == [1, 110, 210]
         assert worker.engine.outcome.reused.tolist() == [0, 0, 8]
 
+    @pytest.mark.parametrize(("ahead", "finish_s"), [(False, 4 * 1.0), (True, 1.0 + 3 * 0.75)])
+    def test_the_overlap_scheduler_hides_the_hosts_part_of_every_step_but_the_first(
+        self, ahead: bool, finish_s: float
+    ) -> None:
+        # a step takes 1 s, of which the host 0.25 s: the first one cannot hide it, the other three do
+        worker = simulated(
+            requests_of([0], [prompt(1, 5)], [4]),
+            Pool(WIDE, (9, 0)),
+            step_cost(1),
+            limits=Limits(disable_overlap_scheduler=not ahead),
+            host_s=0.25,
+        )
+        assert worker.engine.outcome.finish_s.tolist() == [finish_s]
+        assert worker.steps == 4 + ahead
+
+    def test_a_host_slower_than_the_kernels_sets_the_pace(self) -> None:
+        # 0.75 s of 1 s are the host's: steps of 0.75 s
+        limits = Limits(disable_overlap_scheduler=False)
+        requests = requests_of([0], [prompt(1, 5)], [4])
+        worker = simulated(requests, Pool(WIDE, (9, 0)), step_cost(1), limits=limits, host_s=0.75)
+        assert worker.engine.outcome.finish_s.tolist() == [1 + 3 * 0.75]
+
+    def test_copies_of_a_step_scheduled_ahead_wait_for_the_step_before(self) -> None:
+        # B pushes A's three blocks to the host, 3 s each. A: 0 to 1, its extra step until 2. B is admitted at 1, its
+        # copies run from 2 to 11, its step until 12.
+        worker = simulated(
+            requests_of([0, 0.5], [prompt(1, 9), prompt(2, 9)], [1, 1]),
+            Pool(WIDE, (4, 6)),
+            step_cost(1),
+            offload_s=3,
+            limits=Limits(disable_overlap_scheduler=False),
+        )
+        assert worker.engine.outcome.finish_s.tolist() == [1, 2 + 3 * 2 + 1]
+
     def test_a_request_that_no_step_can_serve_ends_the_run_with_the_reason(self) -> None:
         requests = requests_of([0], [prompt(1, 9)], [1])
         with pytest.raises(AssertionError, match=r"no step is possible at 0\.000000 s"):
