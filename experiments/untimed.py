@@ -5,7 +5,7 @@ prepares, `kvcache` decides.
 """
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,8 @@ from kvcache.sequences import make_matches, make_sequences
 from kvcache.serve import replay_serial
 from kvcache.tables import State
 
+PART_BLOCKS = 1 << 20
+
 
 def run_pieces(
     spec: Spec, pieces: Iterable[Requests], *, progress: Report | None = None, remembered: int = REMEMBERED
@@ -32,7 +34,20 @@ def run_pieces(
     """
     begun = time.perf_counter()
     check_untimed(spec)
-    return decided(ready_pieces(spec, pieces), None, progress, begun, remembered)
+    parts = (part for piece in pieces for part in _parts(piece, spec.kv_cache_config.tokens_per_block))
+    return decided(ready_pieces(spec, parts), None, progress, begun, remembered)
+
+
+def _parts(piece: Requests, tokens_per_block: int) -> Iterator[Requests]:
+    """A piece in parts of about a million blocks: tables have room for all of a part's keys, as if none were known."""
+    total = piece.prompt_tokens.astype(np.int64) + piece.output_tokens
+    part = np.cumsum(total // tokens_per_block) // PART_BLOCKS
+    ends = np.flatnonzero(np.diff(part, append=-1) != 0) + 1
+    if len(ends) < 2:
+        yield piece
+        return
+    for first, end in zip([0, *ends[:-1]], ends, strict=True):
+        yield piece.take(np.arange(first, end))
 
 
 def decided(

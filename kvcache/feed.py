@@ -14,7 +14,7 @@ from kvcache.request import Requests
 from kvcache.retention import RetentionColumns
 from kvcache.tables import C_TOKENS_PER_BLOCK, N_NODES, Array, Pool, Settings, State, make_state
 
-REMEMBERED = 1 << 22  # rows; with everything that belongs to one about 70 bytes
+REMEMBERED = 1 << 23  # rows; with everything that belongs to one about 70 bytes
 
 
 class Feed:

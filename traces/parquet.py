@@ -29,24 +29,63 @@ def recognises(row: Mapping[str, Any]) -> bool:
 
 def write_requests(requests: Requests, path: str | Path) -> None:
     """Write a workload as Parquet."""
-    import pyarrow as pa
+    write_stream(Stream(requests.source, requests.unit_tokens, iter([requests]), list(requests.notes)), path)
+
+
+def write_stream(stream: Stream, path: str | Path) -> int:
+    """Write a workload piece by piece, a group of rows each; returns how many requests there were.
+
+    Units mostly count upwards, so differences are kept. Pieces must agree on whether generated content is known.
+    """
     import pyarrow.parquet as pq
 
-    columns: dict[str, Any] = {name: pa.array(getattr(requests, name)) for name in COLUMNS}
-    columns["units"] = _lists(requests.unit_offset, requests.units)
-    if requests.output_offset is not None and requests.output_units is not None:
-        columns["output_units"] = _lists(requests.output_offset, requests.output_units)
-    for name, label in requests.labels.items():
-        columns[LABEL + name] = pa.array([label.names[c] if c >= 0 else None for c in label.codes], pa.string())
-    kept = {
+    writer: Any = None
+    labels: dict[str, tuple[str, ...]] = {}
+    n = 0
+    try:
+        for piece in stream.pieces:
+            table = _table(piece)
+            if writer is None:
+                encoding = {f"{name}.list.element": "DELTA_BINARY_PACKED" for name in ("units", "output_units")}
+                kept = {name: how for name, how in encoding.items() if name.split(".")[0] in table.column_names}
+                dictionary = [LABEL + name for name in piece.labels]
+                writer = pq.ParquetWriter(
+                    path, table.schema, compression="zstd", use_dictionary=dictionary, column_encoding=kept
+                )
+            labels |= {name: label.names for name, label in piece.labels.items()}
+            writer.write_table(table.cast(writer.schema))
+            n += len(piece)
+        if writer is not None:
+            writer.add_key_value_metadata({METADATA: json.dumps(_kept(stream, labels)).encode()})
+    finally:
+        if writer is not None:
+            writer.close()
+    return n
+
+
+def _table(piece: Requests) -> Any:
+    import pyarrow as pa
+
+    columns: dict[str, Any] = {name: pa.array(getattr(piece, name)) for name in COLUMNS}
+    columns["units"] = _lists(piece.unit_offset, piece.units)
+    if piece.output_offset is not None and piece.output_units is not None:
+        columns["output_units"] = _lists(piece.output_offset, piece.output_units)
+    for name, label in piece.labels.items():
+        codes = pa.array(label.codes, mask=label.codes < 0)
+        columns[LABEL + name] = pa.DictionaryArray.from_arrays(codes, pa.array(label.names, pa.string())).cast(
+            pa.string()
+        )
+    return pa.table(columns)
+
+
+def _kept(stream: Stream, labels: Mapping[str, tuple[str, ...]]) -> dict[str, Any]:
+    return {
         "version": VERSION,
-        "source": requests.source,
-        "unit_tokens": requests.unit_tokens,
-        "notes": requests.notes,
-        "labels": {name: label.names for name, label in requests.labels.items()},
+        "source": stream.source,
+        "unit_tokens": stream.unit_tokens,
+        "notes": stream.notes,
+        "labels": labels,
     }
-    table = pa.table(columns).replace_schema_metadata({METADATA: json.dumps(kept).encode()})
-    pq.write_table(table, path, compression="zstd")
 
 
 def read(source: Source, options: ReadOptions) -> Stream:
@@ -57,7 +96,7 @@ def read(source: Source, options: ReadOptions) -> Stream:
 
     try:
         file = pq.ParquetFile(source.path)
-        kept = json.loads((file.schema_arrow.metadata or {})[METADATA])
+        kept = json.loads((file.metadata.metadata or {})[METADATA])
         tokens, notes, name = int(kept["unit_tokens"]), list(kept["notes"]), str(kept["source"])
     except KeyError as error:
         raise source.error(f"this Parquet file has no {error}; only files that kvtier wrote can be read") from None

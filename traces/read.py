@@ -30,7 +30,7 @@ from traces.link import linked
 from traces.options import ReadOptions
 from traces.order import FileOrder, streamed, whole
 from traces.source import PARQUET_MAGIC, Source, located
-from traces.stream import Stream, in_pieces, joined
+from traces.stream import Stream, joined
 from traces.workloads import PREFIX, generated
 
 LOOKED_AT = 5
@@ -121,7 +121,7 @@ def _found(trace: str | Path, format: str | None, options: ReadOptions) -> tuple
         raise TraceError(f"--format is {shown(format)}; known formats: {', '.join(FORMATS)}")
     if str(trace).startswith(PREFIX):
         options.refuse_for(str(trace))
-        return in_pieces(generated(str(trace))), ""
+        return generated(str(trace), opened), ""
     source = located(trace, samples())
     name = format or detected(source, options)
     known_block = SAMPLE_BLOCK_TOKENS.get(source.sample)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kvcache.request import Requests
-from traces.synthetic import Rng, check, offsets
+from traces.synthetic import Rng, check, check_vocabulary, offsets
 
 ORDERS = ("cyclic", "shuffled")
 
@@ -33,6 +33,7 @@ class RepeatScan:
     def __post_init__(self) -> None:
         check(self, above_0=("prompts", "rounds", "prompt_tokens", "requests_per_s", "vocabulary"))
         check(self, from_0=("output_tokens",))
+        check_vocabulary(self.vocabulary)
         if self.order not in ORDERS:
             raise ValueError(f"order is {self.order!r}; it must be one of {', '.join(ORDERS)}")
 

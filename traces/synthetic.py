@@ -64,6 +64,7 @@ class MultiTenant:
         check(self, above_0=("header_min_tokens", "question_median_tokens", "answer_median_tokens", "vocabulary"))
         check(self, from_0=("tenant_zipf_exponent", "question_sigma", "answer_sigma", "think_mean_s"))
         check(self, from_0=("answer_s_per_token", "turns_mean"))
+        check_vocabulary(self.vocabulary)
         if not self.turns_mean >= 1:
             raise ValueError(f"turns_mean is {self.turns_mean}; it must be at least 1")
         for low, high in (("system_prompt_min_tokens", "system_prompt_max_tokens"),
@@ -189,8 +190,12 @@ def check(parameters: Any, *, above_0: Sequence[str] = (), from_0: Sequence[str]
         if not math.isfinite(value) or value < 0 or (name in above_0 and value == 0):
             comma = " " if name in above_0 else ", "
             raise ValueError(f"{name} is {value}; it must be a finite number{comma}{least}")
-    if parameters.vocabulary > INT32_MAX:
-        raise ValueError(f"vocabulary is {parameters.vocabulary}; it must be at most {INT32_MAX}")
+
+
+def check_vocabulary(vocabulary: int) -> None:
+    """Refuse more token ids than a column can hold."""
+    if vocabulary > INT32_MAX:
+        raise ValueError(f"vocabulary is {vocabulary}; it must be at most {INT32_MAX}")
 
 
 def offsets(lengths: Int32) -> Int64:

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from experiments import options as o
+from experiments.commands import making
 
 app = typer.Typer(no_args_is_help=True, help="Look at traces, check them, convert them, make new ones.")
 
@@ -44,3 +45,13 @@ def check(source: o.TraceOptions) -> None:
     typer.echo("\n".join(report.lines()))
     if source.strict and (report.doubts or report.inferred):
         raise typer.Exit(1)
+
+
+for name, command in (
+    ("convert", making.convert),
+    ("generate", making.generate),
+    ("slice", making.slice_),
+    ("scale", making.scale),
+    ("mix", making.mix),
+):
+    app.command(name)(command)

@@ -1,13 +1,14 @@
 """A cache-only run of a trace in pieces gives the row of the whole trace."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
+from experiments import untimed
 from experiments.complaints import SpecError
-from experiments.ready import needs_whole_trace
+from experiments.ready import Ready, needs_whole_trace
 from experiments.run import run
 from experiments.spec import Spec
 from experiments.untimed import run_pieces
@@ -83,3 +84,22 @@ def test_rules_that_look_ahead_need_the_whole_trace() -> None:
     assert needs_whole_trace(spec_of(8, retention=[{"system_prompt": {"min_sessions": 2}, "priority": 100}]))
     assert needs_whole_trace(spec_of(8, workload={"spread_arrivals": True}))
     assert not needs_whole_trace(spec_of(8, retention=[{"system_prompt": {"first_tokens": 64}, "priority": 100}]))
+
+
+def test_a_piece_is_cut_into_parts_of_bounded_content_and_no_request_is_lost(
+    build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Prompts of 2 blocks and 10 tokens more: 2 whole blocks each, so running sums 2, 4, 6, ...; a part ends before the sum
+    # reaches 6, 12, 18: after 2, 5, 8 requests.
+    monkeypatch.setattr(untimed, "PART_BLOCKS", 6)
+    requests, parts = build([[i, i + 1] for i in range(10)]), list[int]()
+    ready_pieces = untimed.ready_pieces
+
+    def watched(spec: Spec, pieces: Iterable[Requests]) -> Iterator[Ready]:
+        for work in ready_pieces(spec, pieces):
+            parts.append(len(work.requests))
+            yield work
+
+    monkeypatch.setattr(untimed, "ready_pieces", watched)
+    assert run_pieces(spec_of(8), [requests])["requests"] == 10
+    assert parts == [2, 3, 3, 2]
