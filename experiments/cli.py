@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from experiments.commands import claims, conformance, machine, policies, quick, reading, runs, sweeps, trace
+from experiments.commands import claims, cluster, conformance, machine, policies, quick, reading, runs, sweeps, trace
 
 
 class Commands(TyperGroup):
@@ -69,6 +69,7 @@ def kvtier(
 PANELS = {
     "Start here": (runs.demo, quick.config),
     "Replay a trace": (runs.replay, runs.explain, policies.curve),
+    "Several workers": (cluster.route, cluster.disagg),
     "Try many settings": (sweeps.sweep, sweeps.pareto, sweeps.why),
     "Look and decide": (reading.report, reading.recommend, reading.audit),
     "Answers at once": (quick.size, quick.breakeven, quick.xfer),

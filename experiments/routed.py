@@ -21,6 +21,7 @@ from kvcache.load import longest_blocks, prepare, rows_of
 from kvcache.request import Requests
 from kvcache.retention import RetentionColumns
 from kvcache.routers import Weights, make_router
+from kvcache.tables import Array
 from sim.fleet import Fleet
 from sim.fleet_room import Start, engine_of, make_fleet
 from sim.routing import Batch, Cluster, EventPath, Feed, Records
@@ -127,20 +128,31 @@ def served_by(fleet: Fleet, records: Records, w: int) -> Served:
 
 
 def routing_figures(requests: Requests, cluster: Cluster, records: Records) -> dict[str, Any]:
-    """Hit rate and load of each worker, how uneven they are, and what became of the events."""
-    workers = len(cluster.fleet.status)
-    of, reused = records.column("worker"), records.column("reused")
-    count = np.bincount(of, minlength=workers)
-    prompt = np.bincount(of, weights=requests.prompt_tokens, minlength=workers)
-    hit = np.bincount(of, weights=reused, minlength=workers)
-    work_tokens = prompt - hit + np.bincount(of, weights=requests.output_tokens, minlength=workers)
+    """How the router spread the work, and what became of the events."""
+    spread = evenness(requests, records.column("worker"), records.column("reused"), len(cluster.fleet.status))
+    return {**spread, "events": cluster.events(), "index_blocks": int(cluster.index.blocks.sum())}
+
+
+def evenness(requests: Requests, worker_of: Array, reused: Array, workers: int) -> dict[str, Any]:
+    """Hit rate and requests of each worker; the busiest one's tokens over the mean's."""
+    prompt, hit, output = (
+        np.bincount(worker_of, weights=tokens, minlength=workers)
+        for tokens in (requests.prompt_tokens, reused, requests.output_tokens)
+    )
+    made = prompt - hit + output
     return {
-        "requests_by_worker": count.tolist(),
+        "requests_by_worker": np.bincount(worker_of, minlength=workers).tolist(),
         "hit_rate_by_worker": [float(h / p) if p else 0.0 for h, p in zip(hit, prompt, strict=True)],
-        "imbalance": float(work_tokens.max() / work_tokens.mean()) if work_tokens.sum() else 1.0,
-        "events": cluster.events(),
-        "index_blocks": int(cluster.index.blocks.sum()),
+        "imbalance": float(made.max() / made.mean()) if made.sum() else 1.0,
     }
+
+
+def evenness_of(work: Ready, served: list[Served]) -> dict[str, Any]:
+    """Likewise of workers that each ran by themselves."""
+    worker_of, reused = np.zeros(len(work.requests), np.int64), np.zeros(len(work.requests), np.int64)
+    for w, part in enumerate(served):
+        worker_of[part.rows], reused[part.rows] = w, part.outcome.reused
+    return evenness(work.requests, worker_of, reused, len(served))
 
 
 def said(cluster: Cluster, figures: dict[str, Any]) -> list[str]:

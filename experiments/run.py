@@ -7,12 +7,13 @@ Without timing it is `experiments.untimed`.
 import time
 from typing import Any
 
+from experiments.disagg import disaggregated, of_generation
 from experiments.engines import cost_model_of, cost_of, engine_of, host_of, lanes_of
 from experiments.outcome import Served, fold
 from experiments.prepared import Prepare, shared_tables
 from experiments.progress import Report
 from experiments.ready import Ready, part_of, ready, turns_of, worker_of
-from experiments.routed import STATIC, routed
+from experiments.routed import STATIC, evenness_of, routed
 from experiments.spec import Spec
 from experiments.untimed import decided
 from kvcache.request import Float64, Requests
@@ -30,14 +31,17 @@ def run(
 ) -> dict[str, Any]:
     """Serve `requests` under `spec` and return one row (plain JSON). `skip` False spends every step by itself."""
     begun = time.perf_counter()
-    work = ready(spec, requests, timing=timing)
+    work = ready(of_generation(spec), requests, timing=timing)
     figures: dict[str, Any] = {}
     said: list[str] = []
     with shared_tables() as prepare:
         if not timing:
             return decided([work], len(requests), progress, begun, prepare=prepare)
-        if spec.workload.router in STATIC:
+        if spec.cluster.disaggregated:
+            served, figures, said = disaggregated(work, progress, skip=skip)
+        elif spec.workload.router in STATIC:
             served = _timed(work, prepare, progress, skip=skip)
+            figures = evenness_of(work, served) if len(served) > 1 else {}
         else:
             served, figures, said = routed(work, progress, skip=skip)
     row = fold(spec, work.requests, work.plan, served, wall_s=time.perf_counter() - begun)

@@ -5,7 +5,7 @@ Every field says what it is and in which unit; an unknown key or an impossible v
 
     kv_cache_config   as TensorRT-LLM's KvCacheConfig       capacity   pool sizes given directly, instead of memory
     scheduler         who runs when                         workload   how the trace meets the workers
-    router            what the router weighs and knows
+    router            what the router weighs and knows      cluster    prefill apart from decoding
     parallel          how one model is split                retention  priorities for traces that carry none
     profile           whose rules, and which version
 """
@@ -306,6 +306,52 @@ class RouterSettings(Section):
         return {name: getattr(self, name) for name in ("overlap_weight", "host_credit", "temperature", "ttl_s")}
 
 
+class Side(Section):
+    """Workers that only compute prompts, or only decode."""
+
+    workers: CountOrZero = Field(default=0, description="how many; 0 on both sides: every worker does both")
+    tensor_parallel_size: Count = Field(default=1, description="GPUs that share each layer")
+    pipeline_parallel_size: Count = Field(default=1, description="groups of layers, one after the other")
+
+
+class Cluster(Section):
+    """Disaggregated serving: prompts on context workers, decoding on generation workers, caches handed over."""
+
+    context: Side = Field(default=Side(), description="workers that compute prompts")
+    generation: Side = Field(default=Side(), description="workers that decode")
+    link: str = Field(
+        default="nixl-ucx",
+        description="transport: nixl-ucx, nixl-libfabric, ucx, mpi, mooncake, nvlink, or a YAML file",
+    )
+    zero_copy: bool = Field(default=False, description="send blocks as they lie where both sides are split alike")
+    layerwise: bool = Field(default=False, description="send each layer once it is computed")
+    parallel_receive: bool = Field(default=False, description="serve the receivers of one rank side by side")
+    max_tokens_in_buffer: Count = Field(default=8192, description="tokens one staging buffer holds")
+    send_buffers: Count = Field(default=2, description="transfers a context worker sends at once")
+    receive_buffers: Count = Field(default=1, description="transfers a generation worker receives at once")
+    pieces_per_block: Count = Field(
+        default=1,
+        description="pieces of memory of one block of one rank: 1 in TensorRT-LLM, 2 x layers in some engines",
+    )
+    kv_transfer_timeout_ms: CountOrZero = Field(
+        default=0, description="give a transfer up after this, from the prompt's end; 0: never"
+    )
+    transfer_failure_share: float = Field(
+        default=0.0, ge=0, le=1, description="share of transfers that fail at their end"
+    )
+
+    @model_validator(mode="after")
+    def _both_or_none(self) -> "Cluster":
+        if (self.context.workers == 0) != (self.generation.workers == 0):
+            raise ValueError("context.workers and generation.workers are above 0 together, or both 0")
+        return self
+
+    @property
+    def disaggregated(self) -> bool:
+        """Prompts are computed apart from decoding."""
+        return self.context.workers > 0
+
+
 class SystemPrompt(Section):
     """The part of the prompt that others share: by counting sessions, or by length."""
 
@@ -361,6 +407,7 @@ class Spec(Section):
     scheduler: Scheduler = Field(default=Scheduler(), description="who runs when")
     speculative_config: SpeculativeConfig | None = Field(default=None, description="tokens drafted ahead; null: none")
     workload: Workload = Field(default=Workload(), description="how the trace meets the workers")
+    cluster: Cluster = Field(default=Cluster(), description="prefill apart from decoding")
     router: RouterSettings = Field(default=RouterSettings(), description="what the router weighs and knows")
     retention: tuple[RetentionRule, ...] = Field(default=(), description="priorities for traces that carry none")
     overlap: Literal["trtllm", "full"] = Field(

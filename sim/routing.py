@@ -10,7 +10,7 @@ run on by themselves in one compiled call. Results do not depend on how often th
 
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import simpy
@@ -22,7 +22,7 @@ from kvcache.keys import Rows
 from kvcache.prefix_index import PrefixIndex, drain, forget_oldest, make_index, overlaps, with_room
 from kvcache.request import Float64, Int32, Int64
 from kvcache.retention import RetentionColumns
-from kvcache.routers import QUEUED_TOKENS, WAITING, Asked, Router, View
+from kvcache.routers import ACTIVE, QUEUED_TOKENS, WAITING, Asked, Router, View
 from kvcache.tables import C_TOKENS_PER_BLOCK, T_SIZE, Array
 from sim import fleet_room as room
 from sim.fleet import (
@@ -136,6 +136,45 @@ class Records:
         return values
 
 
+class Reactions(Protocol):
+    """What happens to requests beyond a worker's own steps: transfers, loads from a store."""
+
+    def arrived(self, batch: Batch, r: int, number: int, worker: int, now_s: float) -> None:
+        """A request has been routed to `worker`; hand it over."""
+
+    def signalled(self, worker: int, kind: int, serial: int, now_s: float) -> None:
+        """A signal of `sim.fleet`."""
+
+    def ended(self, worker: int, numbers: Int64, outcome: Outcome) -> None:
+        """Outcomes of requests that leave a worker's tables."""
+
+    def pinned(self, worker: int) -> list[int]:
+        """Serial numbers of ended requests whose blocks are kept for a transfer."""
+
+
+class Alone:
+    """Nothing happens beyond a worker's own steps."""
+
+    def __init__(self, cluster: "Cluster") -> None:
+        self._cluster = cluster
+
+    def arrived(self, batch: Batch, r: int, number: int, worker: int, now_s: float) -> None:
+        """It joins the worker's line."""
+        self._cluster.hand_over(worker, batch, r, number, 0, now_s)
+
+    def signalled(self, worker: int, kind: int, serial: int, now_s: float) -> None:
+        """Nobody gives signals."""
+        raise AssertionError(f"signal {kind} of worker {worker}, request {serial}, at {now_s}")
+
+    def ended(self, worker: int, numbers: Int64, outcome: Outcome) -> None:
+        """Into the records."""
+        self._cluster.records.ended(worker, numbers, outcome)
+
+    def pinned(self, _worker: int) -> list[int]:
+        """None."""
+        return []
+
+
 class Replica:
     """One replica of the router: its own choices since the last report of loads, which the others do not know of."""
 
@@ -183,7 +222,9 @@ class Cluster:
         self.index = make_index(workers)
         self.blind = 0
         """Decisions of a router that reads events while none had come from any worker."""
+        self.reactions: Reactions = Alone(self)
         self.strict = False
+        """Steps are taken in the order of their ends over all workers; needed where there are signals."""
         self.in_flight = 0
         """Reactions under way: the run does not end before them."""
         self._path = path
@@ -194,7 +235,7 @@ class Cluster:
         self._overlap = overlap
         self._skip = skip
         self._progress = progress
-        self._loads = np.zeros((workers, LOADS))
+        self._loads, self._now = np.zeros((workers, LOADS)), np.zeros((workers, LOADS))
         self._held, self._on_gpu = np.zeros(workers, np.int64), np.zeros(workers, np.int64)
         self._names = np.zeros(1024, np.int64)
         self._turn = 0
@@ -211,8 +252,13 @@ class Cluster:
         """Until the last request has ended; returns what became of each."""
         self.env.run()
         for w in range(len(self.fleet.status)):
-            room.forget_requests(self.fleet, w, [], self.records.ended)
+            room.forget_requests(self.fleet, w, [], self.reactions.ended)
         return self.records
+
+    @property
+    def over(self) -> bool:
+        """The last request has ended."""
+        return self._done
 
     def _drive(self) -> Generator[simpy.Event, Any, None]:
         while True:
@@ -228,7 +274,7 @@ class Cluster:
                 signals = self.fleet.signals[: self.fleet.tally[0]].tolist()
                 self.fleet.tally[0] = 0
                 for worker, kind, serial in signals:
-                    self.react(worker, kind, serial, reached_s)
+                    self.reactions.signalled(worker, kind, serial, reached_s)
             elif due_s == INFINITE and self._over():
                 self._done = True
                 return
@@ -246,10 +292,6 @@ class Cluster:
         if len(stuck) == 0:
             return True
         raise AssertionError(f"no step is possible any more although worker {int(stuck[0])} has requests")
-
-    def react(self, worker: int, kind: int, serial: int, now_s: float) -> None:
-        """A signal of `sim.fleet`; nobody gives any here."""
-        raise AssertionError(f"signal {kind} of worker {worker}, request {serial}, at {now_s}")
 
     def _report(self) -> Generator[simpy.Event, Any, None]:
         """The workers' loads reach all replicas at the same moments; what they chose since is part of it then."""
@@ -278,10 +320,15 @@ class Cluster:
         batch, r, number = self.feed.batch, self.feed.at, self.feed.number
         worker = int(self.route(batch, r, now_s))
         self.records.routed(number, worker)
-        self.hand_over(worker, batch, r, number, 0, now_s)
+        self.reactions.arrived(batch, r, number, worker, now_s)
         self.feed.step()
         if self._progress is not None and number % 256 == 255:
             self._progress(number + 1)
+
+    def requests(self) -> Float64:
+        """Requests that wait or run on each worker."""
+        loads(self.fleet, self._now)
+        return self._now[:, WAITING] + self._now[:, ACTIVE]
 
     def route(self, batch: Batch, r: int, now_s: float) -> int:
         """The worker that the next replica in turn chooses for request r."""
@@ -334,7 +381,7 @@ class Cluster:
 
     def _make_room(self, worker: int, *, rows: bool, double: bool) -> None:
         """Forget what is over; where that frees less than half, or was not enough, the tables double."""
-        room.forget_requests(self.fleet, worker, self.pinned(worker), self.records.ended)
+        room.forget_requests(self.fleet, worker, self.reactions.pinned(worker), self.reactions.ended)
         if rows:
             if double or room.rows_are_short(self.fleet, worker):
                 self.fleet = room.with_more_requests(self.fleet)
@@ -342,10 +389,6 @@ class Cluster:
         room.forget_keys(self.fleet, worker)
         if double or room.nodes_are_short(self.fleet, worker):
             self.fleet = room.with_more_nodes(self.fleet)
-
-    def pinned(self, _worker: int) -> list[int]:
-        """Serial numbers of ended requests whose blocks are kept for a transfer."""
-        return []
 
     def events(self) -> dict[str, int]:
         """What became of the events: received, dropped by full buffers, lost, forgotten by the index for want of bounds."""

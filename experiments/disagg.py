@@ -1,0 +1,189 @@
+"""A disaggregated run: from the spec's `cluster` section to context and generation workers, and back to figures.
+
+It owns no rule (`sim.disagg`, `sim.handover`, `sim.layout` do). Pools of both sides follow from their own split, less what
+registered transfer buffers take.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import simpy
+
+from experiments.engines import cost_of
+from experiments.outcome import Served
+from experiments.pools import plan
+from experiments.progress import Report
+from experiments.ready import Ready, longest_tokens
+from experiments.routed import batches_of, routing_figures, served_by, starts_of
+from experiments.spec import Parallel, Side, Spec
+from kvcache.capacity import bytes_per_token
+from kvcache.request import Requests
+from kvcache.routers import Weights, make_router
+from sim.cost import step_seconds
+from sim.disagg import Disaggregated, Rules
+from sim.fleet_room import make_fleet
+from sim.handover import Handover, Transport, buffer_bytes, handover, load_link
+from sim.layout import Conversion, Split, conversion
+from sim.models import Model
+from sim.routing import Cluster, Feed
+
+
+def split_of(side: Side) -> Split:
+    """How one worker of a side is split."""
+    return Split(side.tensor_parallel_size, side.pipeline_parallel_size)
+
+
+def side_spec(spec: Spec, side: Side) -> Spec:
+    """The spec of one side's workers."""
+    parallel = Parallel(
+        tensor_parallel_size=side.tensor_parallel_size, pipeline_parallel_size=side.pipeline_parallel_size
+    )
+    return spec.model_copy(update={"parallel": parallel})
+
+
+def of_generation(spec: Spec) -> Spec:
+    """The spec with the split of its generation workers, which hold whole requests; itself where all workers do both."""
+    return side_spec(spec, spec.cluster.generation) if spec.cluster.disaggregated else spec
+
+
+def transport_of(spec: Spec) -> Transport:
+    """How caches are handed over."""
+    cluster = spec.cluster
+    return Transport(
+        link=load_link(cluster.link),
+        zero_copy=cluster.zero_copy,
+        layerwise=cluster.layerwise,
+        parallel=cluster.parallel_receive,
+        buffer_tokens=cluster.max_tokens_in_buffer,
+        send_buffers=cluster.send_buffers,
+        receive_buffers=cluster.receive_buffers,
+        pieces_per_block=cluster.pieces_per_block,
+    )
+
+
+def conversion_of(model: Model, context: Split, generation: Split) -> Conversion:
+    """Who sends what to whom."""
+    return conversion(model.layers, model.kv_heads, context, generation, mla=model.mla)
+
+
+def whole_bytes_per_token(model: Model, cache_dtype: str) -> float:
+    """Cache bytes of one token over all layers and heads, each once."""
+    return float(sum(bytes_per_token(model.shape(), cache_dtype).values()))
+
+
+def side_of(work: Ready, side: Side, *, sends: bool) -> Ready:
+    """The workload ready for one side's workers: their pools, less the buffers."""
+    spec = side_spec(work.spec, side)
+    the_plan = plan(spec, longest_tokens(work.requests))
+    cluster, transport = work.spec.cluster, transport_of(work.spec)
+    split = conversion_of(the_plan.model, split_of(cluster.context), split_of(cluster.generation))
+    taken = buffer_bytes(transport, whole_bytes_per_token(the_plan.model, the_plan.cache_dtype), split, sends=sends)
+    given = spec.capacity.blocks("gpu", spec.kv_cache_config.tokens_per_block) is not None
+    pools = []
+    for pool, block_bytes in zip(the_plan.pools, the_plan.block_bytes, strict=True):
+        less = 0 if given else -(-taken // (block_bytes * len(the_plan.pools)))
+        if pool.blocks[0] <= less:
+            raise ValueError(
+                f"the transfer buffers take {taken / 1e9:.1f} GB a GPU and leave no block: lower cluster.max_tokens_in_buffer"
+            )
+        pools.append(pool._replace(blocks=(pool.blocks[0] - less, *pool.blocks[1:])))
+    return replace(work, spec=spec, plan=replace(the_plan, pools=tuple(pools)))
+
+
+def handovers(work: Ready, context: Ready) -> Any:
+    """Seconds of a transfer of so many blocks of a prompt of so many tokens."""
+    cluster, transport, the_plan = work.spec.cluster, transport_of(work.spec), context.plan
+    split = conversion_of(the_plan.model, split_of(cluster.context), split_of(cluster.generation))
+    per_token = whole_bytes_per_token(the_plan.model, the_plan.cache_dtype)
+    tpb, params = the_plan.settings.tokens_per_block, cost_of(context)
+    most = work.spec.scheduler.max_num_tokens
+
+    def seconds(blocks: int, prompt: int) -> Handover:
+        last = min(prompt, most)  # the prompt's last chunk, behind which layers may travel
+        prefill_s = step_seconds(params, last, last * (prompt - last / 2), 0, 0)
+        return handover(transport, split, the_plan.hardware, blocks, tpb, per_token, the_plan.model.layers, prefill_s)
+
+    return seconds
+
+
+def disaggregated(
+    work: Ready, progress: Report | None, *, skip: bool = True
+) -> tuple[list[Served], dict[str, Any], list[str]]:
+    """Run it: what each worker served, the figures of transfers and routing, notes."""
+    spec, cluster = work.spec, work.spec.cluster
+    _check(work)
+    context, generation = (
+        side_of(work, side, sends=sends) for side, sends in ((cluster.context, True), (cluster.generation, False))
+    )
+    starts = [
+        *starts_of(context, cluster.context.workers, events=False),
+        *starts_of(generation, cluster.generation.workers, events=False),
+    ]
+    rng = np.random.default_rng(spec.workload.seed)
+    router = make_router(spec.workload.router, Weights(**spec.router.weights()), rng)
+    total = len(work.requests)
+    simulated = Cluster(
+        simpy.Environment(),
+        make_fleet(starts, requests=1024, key_room=32768),
+        Feed(batches_of(work)),
+        [router],
+        overlap=spec.overlap == "full",
+        skip=skip,
+        progress=None if progress is None else (lambda done: progress(done, total)),
+    )
+    timeout_s = cluster.kv_transfer_timeout_ms / 1e3 or float("inf")
+    rules = Rules(timeout_s, cluster.transfer_failure_share, spec.workload.seed)
+    both = Disaggregated(
+        simulated,
+        cluster.context.workers,
+        handovers(work, context),
+        cluster.send_buffers,
+        cluster.receive_buffers,
+        rules,
+    )
+    records = simulated.run()
+    both.settle()
+    records.worker[:total] = both.prefill.column("worker")[:total]
+    served = [served_by(simulated.fleet, records, w) for w in range(len(starts))]
+    figures = routing_figures(work.requests, simulated, records) | transfer_figures(work.requests, both)
+    gpus = cluster.context.workers * split_of(cluster.context).gpus
+    figures["gpus"] = gpus + cluster.generation.workers * split_of(cluster.generation).gpus
+    notes = (
+        [f"{len(both.log.failed)} transfers failed or timed out: their requests have no answer"]
+        if both.log.failed
+        else []
+    )
+    return served, figures, notes
+
+
+def _check(work: Ready) -> None:
+    spec = work.spec
+    if spec.profile.name == "vllm" or spec.workload.takes_turns:
+        raise ValueError("cluster.context knows TensorRT-LLM's profiles and the trace's arrivals only")
+    if not spec.kv_cache_config.enable_block_reuse:
+        raise ValueError("cluster.context: a prompt's blocks are kept for their transfer by block reuse: leave it on")
+    if spec.scheduler.capacity_scheduler_policy != "GUARANTEED_NO_EVICT":
+        raise ValueError("cluster.context: requests that wait for a transfer cannot be paused: use GUARANTEED_NO_EVICT")
+    if spec.workload.router == "kv":
+        raise ValueError("cluster.context: the kv router is for workers that do both; use approximate or least_loaded")
+
+
+def transfer_figures(requests: Requests, both: Disaggregated) -> dict[str, Any]:
+    """Where the time to the first token went, in means over the requests that were transferred."""
+    columns = both.log.columns()
+    number = columns["number"].astype(np.int64)
+    sent, start, first = (both.prefill.column(name)[number] for name in ("sent_s", "start_s", "first_token_s"))
+    parts = {
+        "queue": start - sent,
+        "prefill": first - start,
+        **{name: columns[f"{name}_s"] for name in ("memory", "buffer", "prepare", "wire", "convert")},
+        "hidden": -columns["hidden_s"],
+    }
+    return {
+        "ttft_parts": {f"{name}_s": float(part.mean()) if len(part) else 0.0 for name, part in parts.items()},
+        "transferred_bytes": both.log.wire_bytes,
+        "failed_transfers": len(both.log.failed),
+        "timed_out_transfers": both.log.timed_out,
+        "failed_requests": sorted(both.log.failed),
+    }

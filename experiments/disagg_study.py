@@ -1,0 +1,185 @@
+"""What `kvtier disagg` does: one load on context and generation workers, where the first token's time goes, the ratio of GPUs
+that fits, and the same GPUs with workers that do both.
+"""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from rich.table import Table
+
+from experiments import console
+from experiments.disagg import conversion_of, split_of
+from experiments.load import load as load_spec
+from experiments.pools import plan
+from experiments.rate_match import Load, Machine, aggregated, best_at, context_rate, decode_s, matched
+from experiments.run import run
+from experiments.spec import Side, Spec
+from experiments.xfer import printed
+from kvcache.request import Requests
+
+PARTS = {
+    "queue": "wait for a context worker",
+    "prefill": "compute the prompt",
+    "memory": "wait for decode memory",
+    "buffer": "wait for a transfer buffer",
+    "prepare": "look up, shake hands",
+    "convert": "gather and scatter",
+    "wire": "wire",
+    "hidden": "of it behind the prefill",
+}
+
+
+@dataclass(frozen=True)
+class Study:
+    """What is asked."""
+
+    load: Load
+    context: Side
+    generation: Side
+    requests: int
+    rate: float | None
+    """Requests a second; None: seven tenths of what the weaker side sustains."""
+
+
+def side(text: str, option: str) -> Side:
+    """`n=2,tp=4,pp=1` as workers and their split."""
+    names = {"n": "workers", "tp": "tensor_parallel_size", "pp": "pipeline_parallel_size"}
+    given: dict[str, int] = {"workers": 1}
+    for part in text.split(","):
+        key, equals, value = part.strip().partition("=")
+        if key not in names or not equals or not value.isdigit() or int(value) < 1:
+            raise ValueError(
+                f"{option} {text!r}: {part.strip()!r} is not one of n=, tp=, pp= with a whole number from 1 on"
+            )
+        given[names[key]] = int(value)
+    return Side.model_validate(given)
+
+
+def uniform(load: Load, requests: int, rate: float, seed: int, unit_tokens: int) -> Requests:
+    """Prompts that share nothing, in a Poisson stream."""
+    rng = np.random.default_rng(seed)
+    units = -(-load.isl // unit_tokens)
+    return Requests(
+        f"{requests} requests, {load.isl} in, {load.osl} out, {rate:.4g}/s",
+        unit_tokens,
+        np.cumsum(rng.exponential(1 / rate, requests)),
+        np.full(requests, load.isl, np.int32),
+        np.full(requests, load.osl, np.int32),
+        np.arange(requests + 1, dtype=np.int64) * units,
+        np.arange(requests * units, dtype=np.int32),
+    )
+
+
+def studied(study: Study, spec_name: str | None, settings: list[str]) -> dict[str, Any]:
+    """The figures, as plain data."""
+    spec, notes = load_spec(spec_name, settings)
+    sides = {"context": study.context, "generation": study.generation}
+    apart_spec = spec.model_copy(update={"cluster": spec.cluster.model_copy(update=sides)})
+    machine, context, generation = _machine(apart_spec, study), split_of(study.context), split_of(study.generation)
+    supply = context_rate(machine, context, study.load, spec.scheduler.max_num_tokens)
+    points = matched(machine, context, generation, study.load, spec.scheduler.max_num_tokens)
+    if not points:
+        raise ValueError(f"a generation worker on {generation.gpus} GPUs has no room for one request of {study.load}")
+    most = points[-1]
+    demand = most.batch / (study.load.osl * decode_s(machine.params(generation), study.load, most.batch))
+    sustained = min(study.context.workers * supply, study.generation.workers * demand)
+    rate = study.rate or 0.7 * sustained
+    requests = uniform(study.load, study.requests, rate, spec.workload.seed, spec.kv_cache_config.tokens_per_block)
+    gpus = study.context.workers * context.gpus + study.generation.workers * generation.gpus
+    together_spec = _together(spec, study, gpus)
+    rows = {"apart": run(apart_spec, requests), "together": run(together_spec, requests)}
+    paces = sorted({point.tokens_per_s_per_user for point in points})
+    both = aggregated(machine, generation, study.load, spec.scheduler.max_num_tokens)
+    return {
+        "rate_per_s": rate,
+        "gpus": gpus,
+        "context_rate_per_s": supply,
+        "generation_rate_per_s": demand,
+        "context_gpus_per_generation_gpu": most.context_per_generation_gpu,
+        "peers": conversion_of(machine.model, context, generation).peers,
+        "points": [asdict(point) | {"together": _pace(both, point.tokens_per_s_per_user)} for point in points],
+        "paces": paces,
+        **{name: _figures(row, gpus) for name, row in rows.items()},
+        "notes": list(dict.fromkeys([*notes, *rows["apart"]["notes"], *rows["together"]["notes"]])),
+    }
+
+
+def _pace(points: list[Any], pace: float) -> float | None:
+    best = best_at(points, pace)
+    return None if best is None else float(best.tokens_per_s_per_gpu)
+
+
+def _machine(spec: Spec, study: Study) -> Machine:
+    the_plan = plan(spec.model_copy(update={"parallel": spec.parallel.model_copy(
+        update={"tensor_parallel_size": study.generation.tensor_parallel_size}
+    )}), study.load.isl + study.load.osl)  # fmt: skip
+    names = (the_plan.weight_dtype, the_plan.cache_dtype, spec.cost_model)
+    return Machine(the_plan.model, the_plan.hardware, *names, spec.kv_cache_config.free_gpu_memory_fraction)
+
+
+def _together(spec: Spec, study: Study, gpus: int) -> Spec:
+    """The same GPUs with workers that do both, split as the generation workers are; a remainder stays idle."""
+    each = split_of(study.generation)
+    workload = spec.workload.model_copy(update={"workers": max(1, gpus // each.gpus), "router": "least_loaded"})
+    parallel = spec.parallel.model_copy(
+        update={"tensor_parallel_size": each.tensor, "pipeline_parallel_size": each.pipeline}
+    )
+    return spec.model_copy(update={"workload": workload, "parallel": parallel})
+
+
+def _figures(row: dict[str, Any], gpus: int) -> dict[str, Any]:
+    kept = ("ttft_s", "tpot_s", "output_tokens_per_s", "ttft_parts", "transferred_bytes")
+    return {name: row.get(name) for name in kept} | {"tokens_per_s_per_gpu": row["output_tokens_per_s"] / gpus}
+
+
+def show(result: dict[str, Any], json: str | None) -> None:
+    """Three short tables; with `--json FILE` the figures go there, with `-` to stdout."""
+    console.note(result["notes"])
+    if json is not None:
+        console.write_json(result, json)
+    if json == "-":
+        return
+    console.heading("Time to first token, apart (means)")
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
+    for name, words in PARTS.items():
+        seconds = result["apart"]["ttft_parts"][f"{name}_s"]
+        if seconds or name in {"queue", "prefill", "prepare", "wire", "convert"}:
+            table.add_row(words, f"{1e3 * seconds:.3g}", "ms")
+    table.add_row("in all", f"{1e3 * result['apart']['ttft_s']['mean']:.4g}", "ms")
+    printed(table)
+    console.heading(f"{result['gpus']} GPUs, {result['rate_per_s']:.3g} requests/s")
+    sides = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for title in ("", "TTFT mean / p90 (ms)", "TPOT mean / p90 (ms)", "tokens/s/user", "tokens/s/GPU"):
+        sides.add_column(title, justify="right" if title else "left", no_wrap=True)
+    for name, words in (("apart", "disaggregated"), ("together", "aggregated")):
+        sides.add_row(words, *_cells(result[name]))
+    printed(sides)
+    console.heading("Rate-matched")
+    console.say(
+        f"one context worker computes {result['context_rate_per_s']:.3g} prompts/s, one generation worker ends"
+        f" {result['generation_rate_per_s']:.3g} answers/s with a full batch:"
+        f" {result['context_gpus_per_generation_gpu']:.2f} context GPUs a generation GPU"
+    )
+    curve = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for title in ("batch", "tokens/s/user", "tokens/s/GPU apart", "together", "context GPUs a generation GPU"):
+        curve.add_column(title, justify="right", no_wrap=True)
+    for point in result["points"]:
+        both = point["together"]
+        curve.add_row(
+            str(point["batch"]), f"{point['tokens_per_s_per_user']:.1f}", f"{point['tokens_per_s_per_gpu']:.1f}",
+            "-" if both is None else f"{both:.1f}", f"{point['context_per_generation_gpu']:.2f}",
+        )  # fmt: skip
+    printed(curve)
+    if json is not None:
+        console.say(json)
+
+
+def _cells(figures: dict[str, Any]) -> tuple[str, ...]:
+    ttft, tpot = figures["ttft_s"], figures["tpot_s"]
+    return (
+        f"{1e3 * ttft['mean']:.4g} / {1e3 * ttft['p90']:.4g}",
+        f"{1e3 * tpot['mean']:.3g} / {1e3 * tpot['p90']:.3g}",
+        f"{1 / tpot['mean']:.1f}",
+        f"{figures['tokens_per_s_per_gpu']:.1f}",
+    )
