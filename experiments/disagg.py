@@ -15,7 +15,7 @@ from experiments.outcome import Served
 from experiments.pools import plan
 from experiments.progress import Report
 from experiments.ready import Ready, longest_tokens
-from experiments.routed import batches_of, routing_figures, served_by, starts_of
+from experiments.routed import batches_of, check, routing_figures, served_by, starts_of
 from experiments.spec import Parallel, Side, Spec
 from kvcache.capacity import bytes_per_token
 from kvcache.request import Requests
@@ -159,8 +159,7 @@ def disaggregated(
 
 def _check(work: Ready) -> None:
     spec = work.spec
-    if spec.profile.name == "vllm" or spec.workload.takes_turns:
-        raise ValueError("cluster.context knows TensorRT-LLM's profiles and the trace's arrivals only")
+    check(spec, "cluster.context")
     if not spec.kv_cache_config.enable_block_reuse:
         raise ValueError("cluster.context: a prompt's blocks are kept for their transfer by block reuse: leave it on")
     if spec.scheduler.capacity_scheduler_policy != "GUARANTEED_NO_EVICT":

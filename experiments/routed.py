@@ -102,13 +102,7 @@ def routed(
     work: Ready, progress: Callable[[int, int], None] | None, *, skip: bool = True
 ) -> tuple[list[Served], dict[str, Any], list[str]]:
     """Run it: what each worker served, the figures about routing, and what must be said about them."""
-    if work.spec.workload.takes_turns:
-        raise ValueError(
-            f"workload.router={work.spec.workload.router} knows arrivals of the trace only: leave concurrency and"
-            " wait_for_turns out"
-        )
-    if work.spec.profile.name == "vllm":
-        raise ValueError(f"workload.router={work.spec.workload.router} knows TensorRT-LLM's profiles only, not vllm")
+    check(work.spec, f"workload.router={work.spec.workload.router}")
     total = len(work.requests)
     told = None if progress is None else (lambda done: progress(done, total))
     cluster = cluster_of(work, simpy.Environment(), Feed(batches_of(work)), told, skip=skip)
@@ -116,6 +110,16 @@ def routed(
     served = [served_by(cluster.fleet, records, w) for w in range(len(cluster.fleet.status))]
     figures = routing_figures(work.requests, cluster, records)
     return served, figures, said(cluster, figures)
+
+
+def check(spec: Spec, what: str) -> None:
+    """Refuse what workers of a fleet do not know."""
+    if spec.workload.takes_turns:
+        raise ValueError(f"{what} knows arrivals of the trace only: leave concurrency and wait_for_turns out")
+    if spec.profile.name == "vllm":
+        raise ValueError(f"{what} knows TensorRT-LLM's profiles only, not vllm")
+    if not spec.scheduler.disable_overlap_scheduler:
+        raise ValueError(f"{what} does not know the overlap scheduler: leave scheduler.disable_overlap_scheduler true")
 
 
 def served_by(fleet: Fleet, records: Records, w: int) -> Served:

@@ -61,7 +61,7 @@ class Fleet(NamedTuple):
     lanes: Lanes
     outbox: Outbox
     cost: Array  # float64[worker, ...]
-    clock: Array  # float64[worker, 5], as `sim.worker` keeps it
+    clock: Array  # float64[worker, 6], as `sim.worker` keeps it
     status: Array  # int64[worker, 6]
     number: Array  # int64[worker, request]: its number in the whole workload
     signals: Array  # int64[entries, 3]

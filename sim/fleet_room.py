@@ -73,7 +73,7 @@ def make_fleet(starts: Sequence[Start], requests: int, key_room: int) -> Fleet:
         lanes=_stacked([start.lanes for start in starts]),
         outbox=_stacked(boxes),
         cost=_stacked([(start.cost,) for start in starts])[0],
-        clock=np.zeros((n, 5)),
+        clock=np.zeros((n, 6)),
         status=np.zeros((n, 6), np.int64),
         number=np.zeros((n, requests), np.int64),
         signals=np.zeros((4 * batch + 4, 3), np.int64),
