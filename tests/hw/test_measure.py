@@ -39,7 +39,7 @@ def test_gathered_copies_arrive_in_random_schedules_as_plain_ones_do(tmp_path: P
 
 
 def test_more_than_the_buffer_holds_is_gathered_in_turns(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("hw.cpu.STAGING", 3 * SIZE)
+    monkeypatch.setattr("hw.cpu_stream.STAGING", 3 * SIZE)
     with closing(CpuDevice(small_layout(), tmp_path)) as device:
         device.strategy = "gather"
         mover = Mover(device, Stamps(device.layout), check=True)
