@@ -32,10 +32,10 @@ FULL = Plan(
     batch_bytes=256 * MIB,
     file_sizes=tuple(KIB * n for n in (16, 64, 256, 1024, 4096)),
     depths=(1, 4, 8),
-    pool_bytes=2 * GIB,
+    pool_bytes=1536 * MIB,
     file_bytes=256 * MIB,
     cell_bytes=64 * MIB,
-    most_batches=256,
+    most_batches=128,
     kernels=8,
     repeats=7,
 )

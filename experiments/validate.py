@@ -160,7 +160,7 @@ def _lockstep(work: Ready, recording: Recording, layout: Layout, options: Option
         "steps_span_predicted_s": sum(call.copies_s for call in recording.calls),
         "steps_span_measured_s": float(np.median(spans)),
         "bytes_by_path": reports[-1].bytes_by_path,
-        "notes": reports[-1].notes,
+        "notes": [*reports[-1].notes, *_other_way(work, reports[-1])],
         "device_facts": reports[-1].facts,
     }
     result.figures |= figures
@@ -171,6 +171,14 @@ def _bytes(layout: Layout, copies: Array) -> int:
     return sum(
         layout.part_bytes(pool, tokens) for _, w, _, _, tokens, _ in copies.tolist() for pool in layout.parts[w, 0]
     )
+
+
+def _other_way(work: Ready, report: Report) -> list[str]:
+    """Where the device copies in another way than the one the hardware file was measured with."""
+    mine, theirs = report.facts.get("copies"), work.plan.hardware.sources.get("links.host.h2d", "")
+    if mine is None or mine in theirs:
+        return []
+    return [f"the device copies by {mine}; the hardware file's host link is from: {theirs or 'no source given'}"]
 
 
 def _second_over_first(measured: Any) -> Any:

@@ -1,12 +1,14 @@
 """The verdict of a validation, on transfers that are made up: when it is right, wrong, or not to be judged."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from experiments.validate import TOO_NOISY, Bounds, _second_over_first, compare
+from experiments.validate import TOO_NOISY, Bounds, _other_way, _second_over_first, compare
+from hw.device import Report
 
 N = 40
 
@@ -43,3 +45,17 @@ def test_errors_are_shares_of_the_measured_time() -> None:
     assert figures["all"]["total_error"] == pytest.approx(-0.25)
     assert figures["all"]["mape"] == pytest.approx(0.25)
     assert figures["all"]["bias"] == pytest.approx(-0.25)
+
+
+@pytest.mark.parametrize(
+    ("copies", "source", "said"),
+    [
+        ("cudaMemcpyBatchAsync", "measured, device cuda:0, cudaMemcpyBatchAsync; line: R2 0.99", 0),
+        ("cudaMemcpyBatchAsync", "measured, device cuda:0, cudaMemcpyAsync, a call a block; line: R2 0.99", 1),
+        (None, "a blog", 0),  # the cpu device copies in one way only
+    ],
+)
+def test_a_profile_measured_with_another_way_of_copying_is_named(copies: str | None, source: str, said: int) -> None:
+    work: Any = SimpleNamespace(plan=SimpleNamespace(hardware=SimpleNamespace(sources={"links.host.h2d": source})))
+    report = Report("cuda:0", facts={} if copies is None else {"copies": copies})
+    assert len(_other_way(work, report)) == said
