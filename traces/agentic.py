@@ -53,6 +53,8 @@ def _row(row: Mapping[str, Any], place: Place, to: Collector, ids: Interner) -> 
     name = fields.label(row, ("request_id",), place)
     if name is None:
         raise place.error(f"request_id is missing; {SKIP}")
+    if to.knows((play, name)):
+        to.doubts.see("this request_id stood in a row before", place)
     after, delay = _waits(row, place)
     time = fields.number(row, TIMESTAMP, place)
     not_before = fields.number(row, ("not_before_ms",), place)

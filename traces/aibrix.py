@@ -29,7 +29,7 @@ def read(source: Source, options: ReadOptions) -> FileOrder:
 
     def rows(value: object, place: Place, to: Collector) -> Iterator[Row]:
         instant = fields.fields_of(value, place)
-        time = fields.moment(instant, ("timestamp",), place, to.ticks_per_s)
+        time = fields.moment(instant, ("timestamp",), place, to)
         for number, request in enumerate(fields.sequence(instant, "requests", place) or []):
             inner = place._replace(part=f"requests[{number}]")
             yield _row(fields.fields_of(request, inner), inner, to, texts, time)

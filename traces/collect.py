@@ -94,6 +94,7 @@ class Collector:
         self._sessions, self._labels = Codes(), dict[str, Codes]()
         self._chain = Chain()
         self._n, self._n_delayed, self._n_untimed, self._n_orphans, self._n_private, self._n_silent = 0, 0, 0, 0, 0, 0
+        self._time_is_date: bool | None = None
         self._n_skipped = 0
         self._inferred: dict[str, int] = {}
         self._first_skipped: TraceError | None = None
@@ -130,6 +131,10 @@ class Collector:
         self._session_of.append(row.session)
         self._labels_of.append(row.labels)
 
+    def knows(self, name: Hashable) -> bool:
+        """Whether a row of this name, or session, came before."""
+        return name in self._last_time
+
     def skip(self, error: TraceError) -> None:
         """Leave a bad line out, where the user wants that; otherwise it stops the reading."""
         if not self.options.skip_bad_lines:
@@ -150,6 +155,14 @@ class Collector:
                 f"block_size is {tokens}, the lines before have {self.block_size}; a trace has one block size: "
                 f"split the file, or override it with {blocks.OPTION}"
             )
+
+    def state_time_is_date(self, is_date: bool, place: Place) -> None:
+        """Times of a trace are all dates or all numbers."""
+        if self._time_is_date is None:
+            self._time_is_date = is_date
+        if is_date != self._time_is_date:
+            kinds = ("a number", "dates") if self._time_is_date else ("a date", "numbers")
+            raise place.error(f"the time is {kinds[0]}, those before are {kinds[1]}; a trace has one kind of times")
 
     def repaired(self, what: str) -> None:
         """Note what had to be inferred; `--strict` refuses it."""

@@ -3,7 +3,7 @@
 import datetime
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from traces.errors import SKIP, Place, TraceError, shown
 
@@ -51,13 +51,23 @@ def number(row: Mapping[str, Any], names: Sequence[str], place: Place) -> int | 
     return value
 
 
-def moment(row: Mapping[str, Any], names: Sequence[str], place: Place, ticks_per_s: int) -> int | float | None:
+class Clock(Protocol):
+    """What decides how a trace's times are read: its ticks, and that all are dates or none."""
+
+    ticks_per_s: int
+
+    def state_time_is_date(self, is_date: bool, place: Place) -> None: ...
+
+
+def moment(row: Mapping[str, Any], names: Sequence[str], place: Place, clock: Clock) -> int | float | None:
     """A time in ticks: a number, a number as text, or a date with or without a zone (then UTC)."""
     value = pick(row, names, place)
-    if not isinstance(value, str) or as_number(value) is not value:
+    is_date = isinstance(value, str) and as_number(value) is value
+    if value is not None:
+        clock.state_time_is_date(is_date, place)
+    if not is_date:
         return number({names[0]: as_number(value)}, names, place)
-    since = nanoseconds(value, place)
-    ticks, rest = divmod(since * ticks_per_s, 10**9)
+    ticks, rest = divmod(nanoseconds(value, place) * clock.ticks_per_s, 10**9)
     return ticks if rest == 0 else ticks + rest / 10**9
 
 

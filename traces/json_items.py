@@ -85,6 +85,10 @@ class _Text:
                     raise NotJsonError(f"a value of more than {self.longest >> 20} Mi characters") from None
                 if not (cut and self.grow(max(held, 1))):
                     raise NotJsonError(f"not JSON ({error.msg})") from None
+            except NotJsonError:
+                raise
+            except ValueError:
+                raise NotJsonError("a number of more than 4,300 digits") from None
             else:
                 start, known = self.at, len(self.read)
                 if known - end >= REACH or not self.grow(REACH):

@@ -31,7 +31,12 @@ class Columns:
 
     def named_in(self, row: Mapping[str, Any]) -> bool:
         """Whether a header has the columns that every row needs."""
-        return {self.time, self.prompt, self.output} <= row.keys()
+        return {self.time.lower(), self.prompt.lower(), self.output.lower()} <= {name.lower() for name in row}
+
+    def spelled(self, name: str) -> str:
+        """A column's name as it stands here, whatever its case in the file."""
+        ours = (self.time, self.prompt, self.output, self.session, self.model)
+        return next((own for own in ours if own is not None and own.lower() == name.lower()), name)
 
 
 AZURE = Columns("TIMESTAMP", "ContextTokens", "GeneratedTokens", time_is_date=True)
@@ -70,10 +75,13 @@ def _values(source: Source, columns: Columns) -> Iterator[tuple[Place, Any]]:
     """Every row below the header as column -> text."""
     lines = source.lines()
     header_place, header_text = next(lines, (None, ""))
-    header = [name.strip() for name in cells_of(header_text)]
+    header = [columns.spelled(name.strip()) for name in cells_of(header_text)]
     if header_place is not None and not columns.named_in(dict.fromkeys(header)):
         needed = ", ".join((columns.time, columns.prompt, columns.output))
         raise header_place.error(f"the header is {shown(header_text)}; this format needs the columns {needed}")
+    twice = next((name for name in header if name and header.count(name) > 1), None)
+    if header_place is not None and twice is not None:
+        raise header_place.error(f"the column {twice} stands in the header twice")
     for place, text in lines:
         cells = cells_of(text)
         if len(cells) == len(header):
@@ -108,9 +116,5 @@ def _row(cells: Mapping[str, str], place: Place, to: Collector, columns: Columns
 
 
 def _as_number(text: str) -> int | float | str | None:
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text.strip() or None
+    number: int | float | str = fields.as_number(text.strip())
+    return number if number or number == 0 else None

@@ -78,7 +78,7 @@ def read_simulator(source: Source, options: ReadOptions) -> FileOrder:
         yield Row(
             prompt_tokens=fields.prompt_tokens(row, ("input_length",), place, to.options.default_prompt),
             output_tokens=to.options.default_output or 0 if output is None else output,
-            time=fields.moment(row, ("timestamp",), place, to.ticks_per_s),
+            time=fields.moment(row, ("timestamp",), place, to),
             ids=ids.dense(fields.sequence(row, "hash_ids", place) or [], "hash_ids", place),
             session=fields.label(row, ("session_id",), place),
         )

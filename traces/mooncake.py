@@ -54,6 +54,8 @@ def read_bailian(source: Source, options: ReadOptions) -> FileOrder:
         chat = fields.label(row, ("chat_id",), place)
         if chat is None:
             raise place.error(f"chat_id is missing; {SKIP}")
+        if chat in parent:
+            to.doubts.see("this chat_id stood in a row before", place)
         parent[chat] = fields.label(row, ("parent_chat_id",), place)
         yield from _rows(value, place, to, ids, session=chat)
 
@@ -94,7 +96,7 @@ def _rows(value: object, place: Place, to: Collector, ids: Interner, session: Ha
     yield Row(
         prompt_tokens=prompt,
         output_tokens=output,
-        time=fields.moment(row, TIMESTAMP, place, to.ticks_per_s),
+        time=fields.moment(row, TIMESTAMP, place, to),
         delay=fields.number(row, DELAY, place),
         ids=own,
         all_ids=everything,

@@ -147,6 +147,8 @@ def first_row(source: Source, options: ReadOptions) -> Mapping[str, Any]:
     _, text = next(source.lines(), (None, ""))
     if text and text[0] not in "[{" and "," in text:
         return dict.fromkeys(name.strip().strip('"') for name in text.split(","))
+    if text and text[0] not in "[{" and any(mark in text for mark in ";\t"):
+        raise source.error(f"line 1 is {shown(text)}; cells of a CSV trace must be separated by commas")
     fields_: dict[str, Any] = {}
     for place, value in islice(source.rows(), LOOKED_AT):
         if isinstance(value, dict):

@@ -18,7 +18,7 @@ from tempfile import NamedTemporaryFile
 from typing import Any, BinaryIO
 
 from traces.errors import SKIP, Place, TraceError, shown
-from traces.json_items import NotJsonError, items, unambiguous
+from traces.json_items import DECODER, NotJsonError, items
 
 GZIP_MAGIC, ZSTD_MAGIC, PARQUET_MAGIC = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PAR1"
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -88,21 +88,22 @@ class Source:
         first = next(self.lines(), None)
         if first is None:
             return
-        value = parsed(*first)
         start = first[1][0]
-        if start == "[" or (start == "{" and isinstance(value, TraceError) and self._is_over_many_lines()):
-            yield from self._items(value)
+        if start == "[":
+            yield from self._items(None)
+        elif start == "{" and isinstance(broken := parsed(*first), TraceError) and self._is_over_many_lines():
+            yield from self._items(broken)
         else:
             for place, text in self.lines():
                 yield place, parsed(place, text)
 
-    def _items(self, first_line: Any) -> Iterator[tuple[Place, Any]]:
+    def _items(self, first_line: TraceError | None) -> Iterator[tuple[Place, Any]]:
         n = 0
         try:
             for n, value in enumerate(items(self._chunks(), LONGEST_BYTES), start=1):
                 yield Place(self.name, n, is_item=True), value
         except NotJsonError as fault:
-            if n == 0 and isinstance(first_line, TraceError):
+            if n == 0 and first_line is not None:
                 raise first_line from None
             where = Place(self.name, n + 1, is_item=True)
             raise where.error(f"{fault}; what comes after it cannot be read") from None
@@ -139,10 +140,8 @@ class Source:
         return self.path.open("rb")
 
     def _decoded(self, raw: bytes, number: int) -> str:
-        if number == 1:
-            raw = raw.removeprefix(BYTE_ORDER_MARK)
         try:
-            return raw.decode("utf-8").strip()
+            return raw.removeprefix(BYTE_ORDER_MARK).decode("utf-8").strip()
         except UnicodeDecodeError:
             raise Place(self.name, number).error(f"not UTF-8 text: {shown(raw[:40])}") from None
 
@@ -151,12 +150,12 @@ def parsed(place: Place, text: str) -> Any:
     """The JSON value on a line, or the error that says why there is none."""
     start = "not a trace: line 1 is not JSON" if place.line == 1 else "not JSON"
     try:
-        return json.loads(text, object_pairs_hook=unambiguous)
+        return DECODER.decode(text)
     except RecursionError:
         return place.error("not a trace row: JSON nested too deeply")
     except NotJsonError as fault:
         return place.error(f"{fault}; {SKIP}")
-    except ValueError as error:
+    except ValueError as error:  # also a number of more than 4,300 digits
         reason = f" ({error.msg} at column {error.colno})" if isinstance(error, json.JSONDecodeError) else ""
         return place.error(f"{start}{reason}: {shown(text)}; {SKIP}")
 

@@ -64,7 +64,7 @@ def _row(row: Mapping[str, Any], place: Place, to: Collector, texts: Texts) -> R
     return Row(
         prompt_tokens=len(prompt),
         output_tokens=n,
-        time=fields.moment({**body, **row}, TIME, place, to.ticks_per_s),
+        time=fields.moment({**body, **row}, TIME, place, to),
         delay=fields.number(row, DELAY, place),
         ids=prompt,
         all_ids=[*prompt, *answer] if answer else (),
