@@ -11,12 +11,12 @@ import numpy as np
 
 from kvcache import keys
 from kvcache.engine import Engine
-from kvcache.event_rows import collect, has_room, make_outbox
+from kvcache.event_rows import FLUSHED, HEAD, TAIL, collect, has_room, make_outbox
 from kvcache.line import N_ACTIVE, REQUEST, WAIT_HEAD, WAIT_TAIL, Outcome
 from kvcache.recycle import recycle
 from kvcache.request import Int64
 from kvcache.rules import is_vllm, overlaps
-from kvcache.tables import C_RECORD_EVENTS, N_COPIES, N_NODES, N_RUNS, N_TABLE, Array, State
+from kvcache.tables import C_RECORD_EVENTS, N_COPIES, N_NODES, N_PRIVATE, N_RUNS, N_TABLE, Array, State
 from sim.cost import CostParams
 from sim.fleet import S_FULL, S_REQUESTS, S_SERIAL, Fleet, publish
 from sim.lanes import Lanes
@@ -224,3 +224,21 @@ def nodes_are_short(f: Fleet, w: int) -> bool:
     """More than half of worker w's room for nodes or runs is taken."""
     tally = f.state.tally[w]
     return bool(2 * tally[N_NODES] > f.state.nodes.shape[1] or 2 * tally[N_RUNS] > f.state.runs.shape[1])
+
+
+def chill(f: Fleet, w: int, start: Start, collect_outcome: Collector) -> None:
+    """Give idle worker w the cache it had before its first request. Its counters go on."""
+    forget_requests(f, w, [], collect_outcome)
+    assert f.status[w, S_REQUESTS] == 0, f"worker {w} still has {int(f.status[w, S_REQUESTS])} requests"
+    fresh, old = start.engine.state, engine_of(f, w).state
+    for name in ("value", "kids", "twin", "tables"):
+        getattr(old, name)[...] = -1
+    old.nodes[0] = fresh.nodes[0]
+    for name in ("blocks", "window", "tier", "expiry_us"):
+        array = getattr(fresh, name)
+        getattr(old, name)[tuple(slice(size) for size in array.shape)] = array
+    named = int(old.tally[N_PRIVATE])
+    old.tally[:] = fresh.tally
+    old.tally[N_PRIVATE] = named
+    f.outbox.names[w] = 0
+    f.outbox.meter[w, FLUSHED] = f.outbox.meter[w, TAIL] = f.outbox.meter[w, HEAD]

@@ -1,0 +1,109 @@
+"""Four workers behind a router: the capacity benchmark of llm-d's KV cache project (E1)."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from experiments.published.figure import Figure, Group
+from kvcache.request import Requests
+
+GROUPS, PROMPTS = 83, 3
+SHARED, UNIQUE, OUTPUT = 8_000, 1_000, 1_000
+POOL_TOKENS = 461_376
+WORKERS = 4
+UNIT = 8
+RATES = (3, 10, 20)
+STAGE_S = 40.0
+ROUTERS = {"kv": "precise", "approximate": "approximate", "least_loaded": "load-only", "random": "random"}
+"""Ours, and what it is called there."""
+TTFT_S = {"kv": 0.193, "approximate": 1.549, "least_loaded": 41.1, "random": 42.0}
+TTFT_AT_3_S = {"kv": 0.144, "approximate": 0.207, "least_loaded": 1.443, "random": 0.852}
+OUTPUT_PER_S = {"kv": 5650, "approximate": 5096, "least_loaded": 3018, "random": 2895}
+SOURCE = "llm-d-kv-cache, benchmarking/37-capacity"
+
+
+def shared_prefixes(rate: float, seconds: float, seed: int) -> Requests:
+    """83 groups of 3 prompts: 8,000 tokens of the group, 1,000 of the prompt; each request is one of the 249 at random."""
+    rng = np.random.default_rng(seed)
+    n = round(rate * seconds)
+    prompt = rng.integers(0, GROUPS * PROMPTS, n)
+    own, common = UNIQUE // UNIT, SHARED // UNIT
+    shared = (prompt // PROMPTS)[:, None] * common + np.arange(common)
+    alone = GROUPS * common + prompt[:, None] * own + np.arange(own)
+    units = np.concatenate([shared, alone], axis=1).astype(np.int32)
+    return Requests(
+        f"{GROUPS} groups of {PROMPTS} prompts, {rate}/s",
+        UNIT,
+        np.cumsum(rng.exponential(1 / rate, n)),
+        np.full(n, SHARED + UNIQUE, np.int32),
+        np.full(n, OUTPUT, np.int32),
+        np.arange(n + 1, dtype=np.int64) * units.shape[1],
+        units.ravel(),
+    )
+
+
+def needed_tokens() -> int:
+    """Shared prompt tokens that a worker which sees every group would have to hold."""
+    return GROUPS * SHARED
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One router at one rate."""
+
+    ttft_s: float
+    output_tokens_per_s: float
+    hit_rate: float
+
+
+def stage(router: str, rate: float, seconds: float = STAGE_S, seed: int = 0) -> Stage:
+    """Simulate it: Llama-3.1-70B, four workers of four H100 each."""
+    from experiments.load import load
+    from experiments.run import run
+
+    settings = [
+        "model=llama-3.1-70b", "parallel.tensor_parallel_size=4", f"capacity.gpu_tokens={POOL_TOKENS}",
+        f"workload.workers={WORKERS}", f"workload.router={router}", "tokens_per_block=64", f"workload.seed={seed}",
+    ]  # fmt: skip
+    row: dict[str, Any] = run(load(None, settings)[0], shared_prefixes(rate, seconds, seed))
+    return Stage(row["ttft_s"]["mean"], row["output_tokens_per_s"], row["hit_rate_tokens"])
+
+
+def groups() -> list[Group]:
+    """E1: all routers at three rates."""
+    stages = {router: [stage(router, rate) for rate in RATES] for router in ROUTERS}
+    figures = [
+        Figure(
+            "E1",
+            f"{name}, TTFT at 3/s",
+            "s",
+            TTFT_AT_3_S[router],
+            stages[router][0].ttft_s,
+            0.2 if router == "kv" else None,
+        )
+        for router, name in ROUTERS.items()
+    ]
+    figures += [
+        Figure(
+            "E1", f"{name}, TTFT, all rates", "s", TTFT_S[router], mean(stages[router]), 0.2 if router == "kv" else None
+        )
+        for router, name in ROUTERS.items()
+    ]
+    return [
+        Group(
+            "E1",
+            "Llama-3.1-70B, 4 workers of 4 H100, 83 groups sharing 8,000 tokens",
+            SOURCE,
+            tuple(figures),
+            f"Under random and load-only routing every worker sees every group: {needed_tokens():,} tokens against a pool of"
+            f" {POOL_TOKENS:,}, {needed_tokens() / POOL_TOKENS:.2f} times as much. Rates here {', '.join(map(str, RATES))}/s,"
+            f" {STAGE_S:.0f} s each; there 3 to 20/s, vLLM. How long a queue grows depends on how long each rate lasts.",
+        )
+    ]
+
+
+def mean(stages: list[Stage]) -> float:
+    """Mean TTFT over all requests of the rates."""
+    weights = np.array(RATES, np.float64)
+    return float((np.array([s.ttft_s for s in stages]) * weights).sum() / weights.sum())

@@ -1,0 +1,158 @@
+"""A store that all workers share, behind the connector: prompts it holds are loaded instead of computed.
+
+It decides no block. Every worker has a link to the store of its own; the store's side is shared by all of them. A prompt
+is saved when its request ends, block by block, oldest out first; the blocks stay pinned on the worker while they are read.
+
+    arrival --match--> takes its blocks, is held --load over the worker's link, one after the other--> computes the rest
+    end     --> pinned --save--> unpinned
+"""
+
+from collections import OrderedDict
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import simpy
+
+from kvcache.connector import Matched
+from kvcache.engine import Outcome
+from kvcache.event_rows import prompt_names
+from kvcache.request import Int64
+from sim.fleet import S_PINS, STARTED, received, request_at, unpinned
+from sim.fleet_room import engine_of
+from sim.routing import Batch, Cluster
+
+
+@dataclass(frozen=True)
+class StoreLink:
+    """What it takes to move blocks between a worker and the store."""
+
+    start_s: float
+    block_s: float
+    """Seconds of one block over a link that nobody else uses."""
+    streams: int = 1
+    """Loads and saves that the store serves at once, over all workers."""
+
+
+class Blocks:
+    """Names of the blocks a store of `capacity` blocks holds, least recently used first."""
+
+    def __init__(self, capacity: int) -> None:
+        if capacity < 1:
+            raise ValueError(f"the store holds {capacity} blocks; it needs room for at least 1")
+        self._capacity = capacity
+        self._held: OrderedDict[int, None] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def match(self, names: Int64) -> int:
+        """Leading blocks that are here; they are used now."""
+        found = 0
+        for name in names.tolist():
+            if name not in self._held:
+                break
+            found += 1
+        for name in reversed(names[:found].tolist()):
+            self._held.move_to_end(name)
+        return found
+
+    def add(self, names: Int64) -> int:
+        """Take blocks in, the last ones to leave first; returns how many were new."""
+        new = 0
+        for name in reversed(names.tolist()):
+            new += name not in self._held
+            self._held[name] = None
+            self._held.move_to_end(name)
+        while len(self._held) > self._capacity:
+            self._held.popitem(last=False)
+        return new
+
+
+class SharedStore:
+    """The reactions that give a cluster a shared store, and the connector its schedulers ask."""
+
+    def __init__(self, cluster: Cluster, capacity: int, link: StoreLink, tokens_per_block: int) -> None:
+        self.blocks = Blocks(capacity)
+        self.loaded_blocks = 0
+        self.saved_blocks = 0
+        self._cluster = cluster
+        self._link = link
+        self._tpb = tokens_per_block
+        self._lane = simpy.Resource(cluster.env, link.streams)
+        workers = len(cluster.fleet.status)
+        self._asked = [dict[int, tuple[Int64, int]]() for _ in range(workers)]  # serial -> prompt names, tokens matched
+        self._saving = [set[int]() for _ in range(workers)]
+        cluster.reactions = self
+        cluster.strict = True
+        cluster.fleet.status[:, S_PINS] = 1
+
+    def get_num_new_matched_tokens(self, names: Int64, num_computed_tokens: int) -> Matched:
+        """Whole blocks without a gap; loads are asynchronous."""
+        tokens = self.blocks.match(names) * self._tpb
+        return Matched(tokens if tokens > num_computed_tokens else 0, load_async=True)
+
+    def start_load(self, worker: int, request: int, names: Int64, num_computed_tokens: int) -> None:
+        """Over the worker's link, once the store has a stream for it."""
+        blocks = len(names) - num_computed_tokens // self._tpb
+        self._cluster.in_flight += 1
+        self._cluster.env.process(self._load(worker, request, blocks, len(names) * self._tpb))
+
+    def request_finished(self, worker: int, request: int, names: Int64) -> bool:
+        """What the store lacks is read from the worker."""
+        new = len(names) - self.blocks.match(names)
+        if new == 0:
+            return False
+        self._cluster.in_flight += 1
+        self._cluster.env.process(self._save(worker, request, names, new))
+        return True
+
+    def arrived(self, batch: Batch, r: int, number: int, worker: int, now_s: float) -> None:
+        """Ask the store, then hand the request over with what it may load; the last token is always computed."""
+        prompt = int(batch.rows.prompt[r])
+        names = np.zeros(prompt // self._tpb + 1, np.int64)
+        names = names[: prompt_names(batch.rows, self._tpb, r, names)]
+        matched = min(self.get_num_new_matched_tokens(names, 0).tokens, (prompt - 1) // self._tpb * self._tpb)
+        serial = self._cluster.hand_over(worker, batch, r, number, matched, now_s)
+        self._asked[worker][serial] = (names, matched)
+
+    def signalled(self, worker: int, kind: int, serial: int, now_s: float) -> None:
+        """A request has its blocks and waits for their content, or has ended."""
+        if kind == STARTED:
+            names, matched = self._asked[worker][serial]
+            engine = engine_of(self._cluster.fleet, worker)
+            there = int(engine.outcome.reused[int(request_at(self._cluster.fleet, worker, serial))])
+            self.start_load(worker, serial, names[: matched // self._tpb], there)
+            return
+        names, _ = self._asked[worker].pop(serial)
+        if self.request_finished(worker, serial, names):
+            self._saving[worker].add(serial)
+        else:
+            unpinned(self._cluster.fleet, worker, serial, now_s)
+
+    def _busy(self, blocks: int) -> Generator[simpy.Event, Any, None]:
+        with self._lane.request() as turn:
+            yield turn
+            yield self._cluster.env.timeout(self._link.start_s + blocks * self._link.block_s)
+
+    def _load(self, worker: int, serial: int, blocks: int, tokens: int) -> Generator[simpy.Event, Any, None]:
+        yield from self._busy(blocks)
+        self.loaded_blocks += blocks
+        self._cluster.in_flight -= 1
+        assert received(self._cluster.fleet, worker, serial, tokens, float(self._cluster.env.now))
+
+    def _save(self, worker: int, serial: int, names: Int64, blocks: int) -> Generator[simpy.Event, Any, None]:
+        yield from self._busy(blocks)
+        self.saved_blocks += self.blocks.add(names)
+        self._saving[worker].remove(serial)
+        self._cluster.in_flight -= 1
+        unpinned(self._cluster.fleet, worker, serial, float(self._cluster.env.now))
+
+    def ended(self, worker: int, numbers: Int64, outcome: Outcome) -> None:
+        """Into the records."""
+        self._cluster.records.ended(worker, numbers, outcome)
+
+    def pinned(self, worker: int) -> list[int]:
+        """Requests whose blocks are being saved."""
+        return sorted(self._saving[worker])

@@ -1,0 +1,66 @@
+"""Pools of workers grow under a backlog, shrink when it is gone, and start cold."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kvcache.routers import Weights, make_router
+from kvcache.tables import KEY
+from sim.fleet_room import chill, engine_of
+from sim.routing import Records
+from sim.scaling import Backlog, Bounds, Pool
+from tests.sim.systems import requests_of
+from tests.sim.test_routing import Told, cluster_of, start_of
+
+
+def burst(bounds: Bounds, workers: int = 3) -> tuple[Pool, Records, Any]:
+    """Sixteen requests at once, one more every 10 s after that; a step takes 1 s and 0.1 s a token."""
+    arrivals = [0.0] * 16 + [60.0 + 10 * i for i in range(6)]
+    prompts = [[10 * i + j for j in range(8)] for i in range(len(arrivals))]
+    requests = requests_of(arrivals, prompts, [6] * len(arrivals))
+    router = make_router("least_loaded", Weights(), np.random.default_rng(0))
+    cluster = cluster_of(requests, [router], workers, cost=(1.0, 0.1), blocks=(8, 0), room=(64, 512))
+    pool = Pool(cluster, list(range(workers)), Backlog(4, 1), bounds, lambda: start_of(requests, (8, 0)))
+    return pool, cluster.run(), cluster
+
+
+def test_the_pool_grows_under_a_backlog_and_shrinks_after_it() -> None:
+    pool, records, _ = burst(Bounds(1, 3, period_s=2.0, start_s=1.0))
+    sizes = [n for _, n in pool.sizes]
+    assert sizes[0] == 1
+    assert max(sizes) == 3
+    assert sizes[-1] == 1
+    # decided at 2, open at 3
+    assert pool.sizes[1] == (3.0, 2)
+    assert (records.column("finish_s") > 0).all()
+
+
+def test_a_pool_that_may_not_grow_stays_as_it_is() -> None:
+    pool, records, _ = burst(Bounds(1, 1, period_s=2.0, start_s=1.0), workers=1)
+    assert pool.sizes == [(0.0, 1)]
+    assert set(records.column("worker").tolist()) == {0}
+
+
+def test_a_worker_that_is_opened_again_has_an_empty_cache() -> None:
+    prompt = [1, 2, 3, 4, 5, 6, 7, 8, 9]
+    requests = requests_of([0.0], [prompt], [1])
+    cluster = cluster_of(requests, [Told([0])], 1, cost=(1.0, 0.1), blocks=(8, 2), room=(8, 64))
+    cluster.run()
+    assert (engine_of(cluster.fleet, 0).state.blocks[:10, KEY] >= 0).any()
+    chill(cluster.fleet, 0, start_of(requests, (8, 2)), cluster.records.ended)
+    state, fresh = engine_of(cluster.fleet, 0).state, start_of(requests, (8, 2)).engine.state
+    assert state.blocks.tolist() == fresh.blocks.tolist()
+    assert state.tier.tolist() == fresh.tier.tolist()
+    assert (state.value == -1).all()
+
+
+def test_impossible_pools_are_refused() -> None:
+    with pytest.raises(ValueError, match="low is 4 and high 4"):
+        Backlog(4, 4)
+    with pytest.raises(ValueError, match="1 <= least <= most"):
+        Bounds(0, 3, 1, 0)
+    with pytest.raises(ValueError, match="period_s is 0"):
+        Bounds(1, 3, 0, 0)
+    with pytest.raises(ValueError, match="the pool has 3 workers and may grow to 2"):
+        burst(Bounds(1, 2, 1, 0))
