@@ -413,9 +413,9 @@ class Spec(Section):
     overlap: Literal["trtllm", "full"] = Field(
         default="trtllm", description="copies wait as in TensorRT-LLM, or for nothing"
     )
-    cost_model: Literal["roofline", "table"] = Field(
+    cost_model: Literal["roofline", "table", "aiconfigurator"] = Field(
         default="roofline",
-        description="seconds of a step: first principles, or the kernels that calibrate timed (hardware: its file)",
+        description="seconds of a step: first principles, kernels that calibrate timed, or aiconfigurator's tables",
     )
     too_long: Literal["error", "drop", "truncate"] = Field(
         default="error", description="what to do with unservable requests"

@@ -5,6 +5,7 @@ A new one is a class that fills in `sim.cost.CostParams`, and one entry of `COST
 
 from collections.abc import Callable, Mapping
 
+from sim.aiconfigurator import AiconfiguratorCost
 from sim.cost import CostModel
 from sim.hardware import Hardware
 from sim.measured import MeasuredCost
@@ -14,6 +15,7 @@ from sim.roofline import RooflineCost
 COST_MODELS: Mapping[str, Callable[[Model, Hardware, str, str, int, int], CostModel]] = {
     "roofline": RooflineCost,
     "table": MeasuredCost,
+    "aiconfigurator": AiconfiguratorCost,
 }
 
 

@@ -30,6 +30,12 @@ RECOMPUTE_MS = {
 LOAD_MS = {1: 13, 10: 39, 20: 68, 30: 103, 40: 129, 50: 157, 60: 187, 70: 215, 80: 249, 90: 276, 100: 307}
 THOUSAND_TOKENS_PER_S = (42.9, 46.7, 52.1, 56.9, 64.7, 73.9, 89.3, 116.2, 158.7, 218.1, 389.3)
 PROMPTS = 2_000
+PREFILL_MS = {1: 0.0514, 2: 0.1483, 4: 0.3796, 8: 1.193, 16: 4.381}
+DECODE_MS = {1: 0.0248, 32: 0.215, 64: 0.399}
+LAYER_MS = {
+    1: ((1, 0.175), (512, 0.375), (2048, 1.267), (4096, 2.608)),
+    8: ((1, 0.041), (512, 0.096), (2048, 0.271), (4096, 0.516)),
+}
 
 
 def groups() -> list[Group]:
@@ -84,11 +90,11 @@ def _attention() -> Group:
     prefill, decode = (RooflineCost(model, machine, kv_dtype=kv_dtype).params for kv_dtype in ("bf16", "fp8"))
     layer_ms = 1e3 / model.layers
     figures = []
-    for k, published in ((1, 0.0514), (2, 0.1483), (4, 0.3796), (8, 1.193), (16, 4.381)):
+    for k, published in PREFILL_MS.items():
         n = 1024.0 * k
         ours = layer_ms * prefill_seconds(prefill, n, n * n / 2, n * n / 2, n)
         figures.append(Figure("D3", f"prefill {k}K tokens", "ms", published, ours, 0.10, "h100-sxm compute.attention"))
-    for batch, published in ((1, 0.0248), (32, 0.215), (64, 0.399)):
+    for batch, published in DECODE_MS.items():
         ours = layer_ms * decode_seconds(decode, float(batch), batch * 8192.0, batch * 8192.0)
         fixes = "h100-sxm decode_attention" if batch == 1 else ""
         figures.append(Figure("D3", f"decode {batch} x 8K", "ms", published, ours, 0.10, fixes))
@@ -118,12 +124,8 @@ def _linear() -> Group:
     free = LinkDirection(0.0, 1e15)
     machine = replace(load_hardware("h100-sxm"), step_overhead_s=0.0, links={"nvlink": Link(free, free)})
     model = model_from_config("llama-2-7b", LLAMA_2_7B)
-    measured = {
-        1: ((1, 0.175), (512, 0.375), (2048, 1.267), (4096, 2.608)),
-        8: ((1, 0.041), (512, 0.096), (2048, 0.271), (4096, 0.516)),
-    }
     figures = []
-    for ranks, rows in measured.items():
+    for ranks, rows in LAYER_MS.items():
         params = RooflineCost(model, machine, tensor_parallel=ranks).params
         for tokens, published in rows:
             ours = 1e3 / model.layers * (params[FIXED_S] + dense_seconds(params, float(tokens), 0.0))

@@ -100,7 +100,7 @@ def test_a_machine_without_measured_kernels_is_refused() -> None:
 
 
 def test_an_unknown_model_lists_the_known() -> None:
-    with pytest.raises(ValueError, match="cost_model is 'magic'; known: roofline, table"):
+    with pytest.raises(ValueError, match="cost_model is 'magic'; known: roofline, table, aiconfigurator"):
         cost_model("magic", LLAMA, H100, "bf16", "bf16", 1, 1)
     assert cost_model("roofline", LLAMA, H100, "bf16", "bf16", 1, 1).notes == ()
     assert list(COST_MODELS)[:2] == ["roofline", "table"]
