@@ -21,6 +21,7 @@ from traces import (
     lookups,
     mooncake,
     parquet,
+    servegen_trace,
     sharegpt,
     text_log,
     tokens,
@@ -68,6 +69,7 @@ FORMATS: dict[str, Format] = {
     "azure": Format(lengths.AZURE.named_in, lengths.read_azure),
     "burstgpt": Format(lengths.BURSTGPT.named_in, lengths.read_burstgpt),
     "vidur": Format(lengths.VIDUR.named_in, lengths.read_vidur),
+    "servegen": Format(servegen_trace.recognises, servegen_trace.read),
     "sharegpt": Format(sharegpt.recognises, sharegpt.read),
     "text-log": Format(text_log.recognises, text_log.read),
 }

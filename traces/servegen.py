@@ -104,7 +104,7 @@ def _batches(workload: ServeGen, rng: np.random.Generator, clients: Clients) -> 
         for owner, (name, windows) in enumerate(clients.windows.items()):
             window = windows.get(at_s % clients.end_s)
             if window is not None and window.per_s > 0:
-                arrival_s = at_s - begun + _times(rng, window, window.per_s * workload.rate_scale)
+                arrival_s = at_s - begun + times_in(rng, window, window.per_s * workload.rate_scale)
                 parts.append(
                     _rows(workload, rng, clients, name, owner, arrival_s, at_s % clients.end_s, stock, numbers)
                 )
@@ -115,7 +115,7 @@ def _batches(workload: ServeGen, rng: np.random.Generator, clients: Clients) -> 
             raise TraceError("these ServeGen statistics have no window with a rate above 0")
 
 
-def _times(rng: np.random.Generator, window: Window, per_s: float) -> Float64:
+def times_in(rng: np.random.Generator, window: Window, per_s: float) -> Float64:
     """Arrivals in a window that starts at 0, the first one gap's random part after its start."""
     n = max(8, round(per_s * WINDOW_S * 1.5))
     scale = 1 / (per_s * (window.shape if window.pattern == "Gamma" else math.gamma(1 + 1 / window.shape)))

@@ -94,6 +94,31 @@ def test_sharegpt_turns_grow_by_answer_and_question() -> None:
     assert any("--tokenizer FILE" in note for note in workload.notes)
 
 
+def test_servegen_windows_become_arrivals_at_their_rate_and_need_lengths() -> None:
+    file = FORMAT_FILES / "servegen_trace.csv"
+    with pytest.raises(TraceError, match="give --default-prompt N and --default-output N"):
+        read(file)
+    workload = read(file, options=ReadOptions(default_prompt=9, default_output=3))
+    # 600 s at 1.33 a second, as bursty as the window says (a coefficient of variation of 8.6), then 600 s of nothing.
+    assert 250 < len(workload) < 2500
+    assert workload.arrival_s[-1] < 600
+    assert set(workload.prompt_tokens.tolist()) == {9}
+    gaps = np.diff(workload.arrival_s)
+    assert gaps.std() > 2 * gaps.mean()
+    again = read(file, options=ReadOptions(default_prompt=9, default_output=3))
+    assert again.arrival_s.tolist() == workload.arrival_s.tolist()
+
+
+@pytest.mark.parametrize(
+    "line", ["0,2e4,1,Gamma,1,1", "0,1,1,Pareto,1,1", "0,1,1,Weibull,0.001,1", "0,1,1,Gamma,1", "x,1,1,Gamma,1,1"]
+)
+def test_a_servegen_window_that_cannot_be_meant_is_refused(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "chunk-1-trace.csv"
+    path.write_text(f"0,0,0,,0,0\n{line}\n", encoding="utf-8")
+    with pytest.raises(TraceError, match=r"trace.csv:2: "):
+        read(path, options=ReadOptions(default_prompt=9, default_output=3))
+
+
 def test_openai_batch_lengths_come_from_text_and_max_tokens() -> None:
     # "Be brief." is 3 pieces of 4 bytes, "Hi" 1; one mark a message and one for the answer to come.
     workload = read(FORMAT_FILES / "openai_batch.jsonl")
