@@ -7,7 +7,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from experiments.validate import TOO_NOISY, Bounds, _other_way, _second_over_first, compare
+from experiments.validate import _other_way
+from experiments.verdict import TOO_NOISY, Bounds, compare, second_over_first
 from hw.device import Report
 
 N = 40
@@ -19,7 +20,7 @@ def verdict(measured: list[float], *, predicted: float = 1.0, load: float = 0.0,
     seconds = np.array([one * (1 + each * sign) for one in measured])
     frame = pd.DataFrame({"predicted_s": predicted, "bytes": 4096, "blocks": 1, "direction": "offload"}, index=range(N))
     frame["measured_s"] = np.quantile(seconds, 0.25, axis=0)
-    frame["repeat_spread"] = _second_over_first(seconds)
+    frame["repeat_spread"] = second_over_first(seconds)
     return compare(frame, seconds, Bounds(), load)
 
 
