@@ -1,31 +1,34 @@
-"""The connector: how an engine asks a store outside of it for blocks, and hands blocks over to it.
+"""What a store of blocks outside a worker must answer and do: the two sides of TensorRT-LLM's KV-cache connector.
 
-It moves nothing. Models TensorRT-LLM's KV connector API (and vLLM's, whose names are the same): the scheduler side is asked
-about every new request, matched tokens count as computed, a request whose load is asynchronous stays out of the batch until
-it is reported finished, and blocks whose save is asynchronous are kept until that is. Who implements it moves the bytes:
-`sim.store` spends their time, real memory really moves them.
+It stores nothing and moves nothing. Models `KvCacheConnectorScheduler` and `KvCacheConnectorWorker`, whole blocks instead of
+layers: there is no call a layer, and blocks go by their key nodes. A simulated store spends time behind the same calls.
+
+    scheduler                                     worker
+    get_num_new_matched_tokens -> n, later
+    (blocks are allocated)            ------->    start_load(request, nodes, slots)
+    the request waits, if later       <-------    get_finished() -> saved, loaded
+    (the request has ended)           ------->    start_save(request, nodes, slots); its blocks stay until saved
 """
 
-from typing import NamedTuple, Protocol
-
-from kvcache.request import Int64
-
-
-class Matched(NamedTuple):
-    """What a store has beyond what the engine has: `tokens` of the prompt, counted from its start."""
-
-    tokens: int
-    load_async: bool
+from collections.abc import Sequence
+from typing import Protocol
 
 
-class Connector(Protocol):
-    """One store as the schedulers see it. `names` are those of a prompt's full blocks (`kvcache.event_rows`), in order."""
+class ConnectorScheduler(Protocol):
+    """Asked while a request's blocks are allocated."""
 
-    def get_num_new_matched_tokens(self, names: Int64, num_computed_tokens: int) -> Matched:
-        """Tokens of the prompt that the store holds without a gap; no more than `num_computed_tokens`: nothing new."""
+    def get_num_new_matched_tokens(self, nodes: Sequence[int], num_computed_tokens: int) -> tuple[int, bool]:
+        """Tokens that the store holds beyond the first `num_computed_tokens` of the blocks `nodes`; whether they come later."""
 
-    def start_load(self, worker: int, request: int, names: Int64, num_computed_tokens: int) -> None:
-        """The request has its blocks; fill those behind `num_computed_tokens`. `finished_loads` tells when."""
 
-    def request_finished(self, worker: int, request: int, names: Int64) -> bool:
-        """The request has ended and its blocks can be saved. True: they are being read until it is reported finished."""
+class ConnectorWorker(Protocol):
+    """Carries out what the scheduler decided, beside the engine's own copies."""
+
+    def start_load(self, request: int, nodes: Sequence[int], slots: Sequence[int]) -> None:
+        """Bring the blocks `nodes` into the GPU slots `slots`."""
+
+    def start_save(self, request: int, nodes: Sequence[int], slots: Sequence[int]) -> None:
+        """Take the blocks in the GPU slots `slots` as `nodes`; the slots may not change before they are reported."""
+
+    def get_finished(self) -> tuple[list[int], list[int]]:
+        """Requests whose blocks are saved, and loaded, since the last call."""

@@ -1,6 +1,7 @@
 """A store that all workers share, behind the connector: prompts it holds are loaded instead of computed.
 
-It decides no block. Every worker has a link to the store of its own; the store's side is shared by all of them. A prompt
+It decides no block. The scheduler asks as `kvcache.connector.ConnectorScheduler` says; blocks go by the names they have on every
+worker (`kvcache.event_rows`), since node numbers differ. Loads and saves take time here and move nothing. Every worker has a link to the store of its own; the store's side is shared by all of them. A prompt
 is saved when its request ends, block by block, oldest out first; the blocks stay pinned on the worker while they are read.
 
     arrival --match--> takes its blocks, is held --load over the worker's link, one after the other--> computes the rest
@@ -8,14 +9,13 @@ is saved when its request ends, block by block, oldest out first; the blocks sta
 """
 
 from collections import OrderedDict
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import simpy
 
-from kvcache.connector import Matched
 from kvcache.engine import Outcome
 from kvcache.event_rows import prompt_names
 from kvcache.request import Int64
@@ -88,24 +88,24 @@ class SharedStore:
         cluster.strict = True
         cluster.fleet.status[:, S_PINS] = 1
 
-    def get_num_new_matched_tokens(self, names: Int64, num_computed_tokens: int) -> Matched:
-        """Whole blocks without a gap; loads are asynchronous."""
-        tokens = self.blocks.match(names) * self._tpb
-        return Matched(tokens if tokens > num_computed_tokens else 0, load_async=True)
+    def get_num_new_matched_tokens(self, nodes: Sequence[int], num_computed_tokens: int) -> tuple[int, bool]:
+        """Whole blocks without a gap, beyond those computed; they come later. `nodes`: names of the prompt's full blocks."""
+        tokens = self.blocks.match(np.array(nodes, np.int64)) * self._tpb
+        return max(0, tokens - num_computed_tokens), True
 
-    def start_load(self, worker: int, request: int, names: Int64, num_computed_tokens: int) -> None:
+    def _start_load(self, worker: int, serial: int, names: Int64, num_computed_tokens: int) -> None:
         """Over the worker's link, once the store has a stream for it."""
         blocks = len(names) - num_computed_tokens // self._tpb
         self._cluster.in_flight += 1
-        self._cluster.env.process(self._load(worker, request, blocks, len(names) * self._tpb))
+        self._cluster.env.process(self._load(worker, serial, blocks, len(names) * self._tpb))
 
-    def request_finished(self, worker: int, request: int, names: Int64) -> bool:
-        """What the store lacks is read from the worker."""
+    def _start_save(self, worker: int, serial: int, names: Int64) -> bool:
+        """What the store lacks is read from the worker; False: it lacks nothing."""
         new = len(names) - self.blocks.match(names)
         if new == 0:
             return False
         self._cluster.in_flight += 1
-        self._cluster.env.process(self._save(worker, request, names, new))
+        self._cluster.env.process(self._save(worker, serial, names, new))
         return True
 
     def arrived(self, batch: Batch, r: int, number: int, worker: int, now_s: float) -> None:
@@ -113,7 +113,7 @@ class SharedStore:
         prompt = int(batch.rows.prompt[r])
         names = np.zeros(prompt // self._tpb + 1, np.int64)
         names = names[: prompt_names(batch.rows, self._tpb, r, names)]
-        matched = min(self.get_num_new_matched_tokens(names, 0).tokens, (prompt - 1) // self._tpb * self._tpb)
+        matched = min(self.get_num_new_matched_tokens(names.tolist(), 0)[0], (prompt - 1) // self._tpb * self._tpb)
         serial = self._cluster.hand_over(worker, batch, r, number, matched, now_s)
         self._asked[worker][serial] = (names, matched)
 
@@ -123,10 +123,10 @@ class SharedStore:
             names, matched = self._asked[worker][serial]
             engine = engine_of(self._cluster.fleet, worker)
             there = int(engine.outcome.reused[int(request_at(self._cluster.fleet, worker, serial))])
-            self.start_load(worker, serial, names[: matched // self._tpb], there)
+            self._start_load(worker, serial, names[: matched // self._tpb], there)
             return
         names, _ = self._asked[worker].pop(serial)
-        if self.request_finished(worker, serial, names):
+        if self._start_save(worker, serial, names):
             self._saving[worker].add(serial)
         else:
             unpinned(self._cluster.fleet, worker, serial, now_s)
