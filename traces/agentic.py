@@ -1,7 +1,7 @@
 """Reads traces whose requests wait for others: Dynamo's agentic Mooncake rows (both versions), LLMServingSim sessions.
 
 A row with a recorded time keeps it. Others are placed after the arrival of what they wait for, since the trace does not
-know how long an answer takes; `workload.arrivals: turns` in a spec makes them wait for the simulated end instead. Time
+know how long an answer takes; `workload.wait_for_turns` in a spec makes turns wait for the simulated end instead. Time
 in a tool and other delays add up. Ids of a versioned trace are local to a play.
 """
 

@@ -13,6 +13,7 @@ import sys
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any, BinaryIO
@@ -50,6 +51,7 @@ class Source:
         """The error to raise for a fault of the file as a whole."""
         return TraceError(f"{self.name}: {what}")
 
+    @cached_property
     def magic(self) -> bytes:
         """The first six bytes as they lie on disk."""
         try:
@@ -60,7 +62,7 @@ class Source:
 
     @property
     def is_parquet(self) -> bool:
-        return self.magic().startswith(PARQUET_MAGIC)
+        return self.magic.startswith(PARQUET_MAGIC)
 
     def lines(self) -> Iterator[tuple[Place, str]]:
         """Every line that is not blank, decoded, without its line end. A lone carriage return ends a line too."""
@@ -127,7 +129,7 @@ class Source:
             raise self.error(f"cannot be read to its end: {error}; the file is damaged") from None
 
     def _open(self) -> BinaryIO:
-        magic = self.magic()
+        magic = self.magic
         if magic.startswith(GZIP_MAGIC):
             return io.BufferedReader(gzip.open(self.path, "rb"))
         if magic.startswith(ZSTD_MAGIC):
