@@ -22,7 +22,7 @@ from traces.synthetic import check
 class Borrowed:
     """Lengths of one trace, times of the same or of a process, sharing by groups."""
 
-    lengths_of: str = "azure_llm_2023_conv"
+    lengths_of: str = "mooncake_conversation"
     """A file or a bundled sample: its prompt and output lengths."""
     requests: int = 10_000
     block_tokens: int = 16
