@@ -8,6 +8,7 @@ from experiments.pools import Plan
 from experiments.prepared import Prepare
 from experiments.ready import Part, Ready
 from experiments.spec import Spec
+from experiments.ways import Ways, disk_share, ways_of
 from kvcache.engine import Engine, Limits, make_engine, make_outcome
 from kvcache.load import longest_blocks, prepare
 from kvcache.tables import DISK_READ, DISK_WRITE, INTRA_COPY, OFFLOAD, ONBOARD, State
@@ -50,9 +51,11 @@ def policy_of(spec: Spec) -> str:
 
 def lanes_of(work: Ready, state: State) -> Lanes:
     """The engine's copy lanes on the spec's hardware."""
-    host = work.plan.hardware.link("host")
+    ways = ways_of(work.spec, work.plan.hardware)
     block_bytes = [sum(sizes) for sizes in work.plan.copy_bytes]
-    return make_lanes(state, copy_costs(work.plan, state), link_params(host.d2h), link_params(host.h2d), block_bytes)
+    host = link_params(ways.host.d2h), link_params(ways.host.h2d)
+    share = disk_share(work.plan, ways)
+    return make_lanes(state, copy_costs(work.plan, ways, state), *host, block_bytes, share)
 
 
 def cost_of(work: Ready) -> CostParams:
@@ -77,17 +80,17 @@ def host_of(work: Ready) -> float:
     return 0.0 if work.spec.scheduler.disable_overlap_scheduler else work.plan.hardware.step_overhead_s
 
 
-def copy_costs(the_plan: Plan, state: State) -> np.ndarray[Any, np.dtype[np.float64]]:
+def copy_costs(the_plan: Plan, ways: Ways, state: State) -> np.ndarray[Any, np.dtype[np.float64]]:
     """Seconds of one block's copy by kind and window, as `sim.lanes.Lanes.cost` wants them."""
-    host, gds = the_plan.hardware.link("host"), the_plan.hardware.link("gds")
-    directions = {OFFLOAD: host.d2h, ONBOARD: host.h2d, DISK_WRITE: gds.d2h, DISK_READ: gds.h2d}
+    host, disk = ways.host, ways.disk
+    directions = {OFFLOAD: host.d2h, ONBOARD: host.h2d, DISK_WRITE: disk.d2h, DISK_READ: disk.h2d}
     cost = np.zeros((LANES + 1, len(state.window), 3))
     for w, sizes in enumerate(the_plan.copy_bytes):
         for kind, direction in directions.items():
             cost[kind, w, WHOLE_S] = sum(direction.start_s + descriptor_seconds(direction, size) for size in sizes)
         # a partial copy moves only its tokens; from the host they pass the link, inside the GPU they are read and written
         per_token = sum(sizes) / the_plan.settings.tokens_per_block
-        for kind, direction in ((ONBOARD, host.h2d), (DISK_READ, gds.h2d)):
+        for kind, direction in ((ONBOARD, host.h2d), (DISK_READ, disk.h2d)):
             cost[kind, w, START_S] = len(sizes) * direction.latency_s
             cost[kind, w, TOKEN_S] = per_token / direction.bandwidth_bytes_per_s
         hbm = the_plan.hardware.hbm_bytes_per_s * the_plan.hardware.hbm_efficiency

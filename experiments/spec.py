@@ -209,6 +209,17 @@ class Scheduler(Section):
     )
 
 
+class Copies(Section):
+    """Which way the bytes of the copies take."""
+
+    host: Literal["block", "batched", "gather"] = Field(
+        default="block", description="to and from host memory: a call a block, one for many, or gathered by a kernel"
+    )
+    disk: Literal["gds", "posix"] = Field(
+        default="gds", description="the disk tier's reads: from file to GPU, or by way of host memory, leg after leg"
+    )
+
+
 class SpeculativeConfig(Section):
     """Tokens drafted and verified in each step, as TensorRT-LLM's speculative_config has them."""
 
@@ -410,6 +421,7 @@ class Spec(Section):
     cluster: Cluster = Field(default=Cluster(), description="prefill apart from decoding")
     router: RouterSettings = Field(default=RouterSettings(), description="what the router weighs and knows")
     retention: tuple[RetentionRule, ...] = Field(default=(), description="priorities for traces that carry none")
+    copies: Copies = Field(default=Copies(), description="which way the bytes of copies take")
     overlap: Literal["trtllm", "full"] = Field(
         default="trtllm", description="copies wait as in TensorRT-LLM, or for nothing"
     )

@@ -1,7 +1,7 @@
 """What `kvtier xfer` does: seconds of one copy over a link, and what they are spent on.
 
-A link here is a way bytes take: `host`, `host_batched`, `gds`, `nvlink`, `network` as in the hardware file, `disk` by
-way of host memory (TensorRT-LLM's POSIX mode: one leg after the other), `c2c` the host link of a GH200.
+A link here is a way bytes take: `host`, `host_batched`, `host_gather`, `gds`, `nvlink`, `network` as in the hardware file,
+`disk` by way of host memory (TensorRT-LLM's POSIX mode: one leg after the other), `c2c` the host link of a GH200.
 """
 
 from dataclasses import asdict, dataclass, replace
@@ -15,7 +15,7 @@ from sim.hardware import Hardware, load_hardware
 from sim.models import load_model, nearest
 from sim.transfer import LinkDirection, copy_seconds, descriptor_seconds, side_by_side, through_host
 
-WAYS = ("host", "disk", "gds", "c2c", "nvlink", "network", "host_batched")
+WAYS = ("host", "disk", "gds", "c2c", "nvlink", "network", "host_batched", "host_gather")
 KIB = 1024
 WIDTH = 124
 

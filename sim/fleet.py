@@ -96,8 +96,8 @@ def lanes_at(f: Fleet, w: int) -> Lanes:
     """Worker w's copy lanes."""
     n = f.lanes
     return Lanes(
-        n.cost[w], n.down[w], n.up[w], n.block_bytes[w], n.duplex[w], n.base[w], n.read_s[w], n.write_s[w], n.end_s[w],
-        n.work_s[w],
+        n.cost[w], n.down[w], n.up[w], n.block_bytes[w], n.duplex[w], n.disk_share[w], n.base[w], n.read_s[w],
+        n.write_s[w], n.end_s[w], n.work_s[w],
     )  # fmt: skip
 
 

@@ -1,9 +1,12 @@
 """Seconds that a step's copies take on their lanes before the kernels may start: TensorRT-LLM's transfer streams.
 
 It decides no copy. Onboard (with copies inside the GPU), offload, disk write and disk read are lanes of their own that run
-side by side; a lane works its copies off in order. As in `KVCacheTransferManager`, a copy also waits for the last pending
-write of its source place and for pending reads and writes of its destination place; all of them start after the kernels of
-the step before and end before the kernels of this step (`syncTransferManagerWithBufferManager`, `syncTransfers`).
+side by side; a lane works its copies off in order. Offload and onboard slow each other on the link's two directions, and
+disk reads take their part of the onboards' direction; disk writes leave from host memory and do not pass it.
+
+As in `KVCacheTransferManager`, a copy also waits for the last pending write of its source place and for pending reads and
+writes of its destination place; all of them start after the kernels of the step before and end before the kernels of this
+step (`syncTransferManagerWithBufferManager`, `syncTransfers`).
 """
 
 from collections.abc import Sequence
@@ -39,6 +42,7 @@ class Lanes(NamedTuple):
     up: LinkParams  # towards it
     block_bytes: Array  # float64[window]
     duplex: Array  # float64[2]: share of its speed the offload, onboard lane keeps while the other one works
+    disk_share: Array  # float64[window]: of the link towards the GPU, what a disk read takes while it lasts, 0 to 1
     base: Array  # int64[window, level]: first place of a tier in the two arrays below
     read_s: Array  # float64[place]: when the last pending read ends, counted from the start of the step's copies
     write_s: Array  # float64[place]
@@ -52,8 +56,9 @@ def make_lanes(
     offload: LinkParams,
     onboard: LinkParams,
     block_bytes: Sequence[float],
+    disk_share: Sequence[float] = (),
 ) -> Lanes:
-    """Lanes over the places of `state`'s tiers; `cost` as in `Lanes`, `block_bytes` by window."""
+    """Lanes over the places of `state`'s tiers; `cost` as in `Lanes`, `block_bytes` and `disk_share` by window (none: 0)."""
     sizes = state.tier[:, :, 0].astype(np.int64)
     base = np.concatenate([[0], np.cumsum(sizes.reshape(-1))[:-1]]).reshape(sizes.shape)
     places = int(sizes.sum())
@@ -63,6 +68,7 @@ def make_lanes(
         up=onboard,
         block_bytes=np.array(block_bytes, np.float64),
         duplex=np.array([offload[DUPLEX], onboard[DUPLEX]]),
+        disk_share=np.array(disk_share or [0.0] * len(block_bytes), np.float64),
         base=base,
         read_s=np.zeros(places),
         write_s=np.zeros(places),
@@ -107,6 +113,29 @@ def _slowdown(lanes: Lanes, s: State, lane: int) -> float:
 
 
 @loop
+def _crowded(lanes: Lanes, s: State) -> float:
+    """How much longer the onboards take because disk reads come to the GPU over the same link.
+
+    The drives set the pace of a read, which takes its share of the link while it lasts; the onboards have the rest.
+    """
+    mine, theirs, taken = 0.0, 0.0, 0.0
+    for i in range(s.tally[N_COPIES]):
+        kind, w = int(s.copies[i, 0]), int(s.copies[i, 1])
+        seconds = _seconds(lanes, kind, w, int(s.copies[i, 4]))
+        if kind == ONBOARD:
+            mine += seconds
+        elif kind == DISK_READ:
+            theirs += seconds
+            taken += seconds * lanes.disk_share[w]
+    if mine <= 0.0 or taken <= 0.0:
+        return 1.0
+    left = 1.0 - taken / theirs
+    if mine <= left * theirs:
+        return float(1.0 / left)
+    return float((mine + taken) / mine)
+
+
+@loop
 def _burst(lanes: Lanes, s: State, lane: int) -> float:
     """How much longer the offload or onboard lane's copies take because there are so many bytes of them in this step."""
     total = 0.0
@@ -127,7 +156,7 @@ def copies_seconds(s: State, lanes: Lanes) -> float:
     if n == 0:
         return 0.0
     slow_down = _slowdown(lanes, s, OFFLOAD) * _burst(lanes, s, OFFLOAD)
-    slow_up = _slowdown(lanes, s, ONBOARD) * _burst(lanes, s, ONBOARD)
+    slow_up = _slowdown(lanes, s, ONBOARD) * _burst(lanes, s, ONBOARD) * _crowded(lanes, s)
     for at in range(LANES):
         lanes.end_s[at] = 0.0
     for i in range(n):

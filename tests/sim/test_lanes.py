@@ -162,6 +162,31 @@ class TestDuplex:
         assert took((OFFLOAD, 0, 0), (DISK_READ, 0, 1), down=0.5, up=0.5) == 4
 
 
+class TestDiskReadsOnTheLink:
+    """A disk read of 4 s that takes a quarter of the link towards the GPU while it lasts."""
+
+    def took(self, *copies: Copy) -> float:
+        state, lanes = lanes_of()
+        lanes.disk_share[:] = 0.25
+        return seconds(state, lanes, list(copies))
+
+    def test_an_onboard_that_ends_first_runs_on_the_rest_of_the_link(self) -> None:
+        # 2 s at three quarters: 2.67 s, hidden behind the 4 s of the read; its lane has worked 2.67 s
+        state, lanes = lanes_of()
+        lanes.disk_share[:] = 0.25
+        assert seconds(state, lanes, [(DISK_READ, 0, 1), (ONBOARD, 0, 2)]) == 4
+        assert lanes.work_s[LANE_ONBOARD] == pytest.approx(2 / 0.75)
+
+    def test_onboards_that_outlast_the_read_lose_what_its_bytes_take(self) -> None:
+        # three onboards of 2 s: 3 s of them done after 4 s of reading, 3 s left at full speed
+        copies: list[Copy] = [(DISK_READ, 0, 3), (ONBOARD, 0, 0), (ONBOARD, 1, 1), (ONBOARD, 2, 2)]
+        assert self.took(*copies) == pytest.approx(7)
+
+    def test_offloads_and_disk_writes_do_not_share_that_direction(self) -> None:
+        assert self.took((DISK_READ, 0, 1), (OFFLOAD, 2, 2)) == 4
+        assert self.took((DISK_WRITE, 0, 0), (ONBOARD, 1, 1)) == 5
+
+
 def test_the_work_of_each_lane_adds_up_over_the_steps() -> None:
     state, lanes = lanes_of()
     seconds(state, lanes, [(OFFLOAD, 0, 0), (ONBOARD, 1, 1), (DISK_WRITE, 2, 2)])
