@@ -105,7 +105,7 @@ def test_ctrl_c_is_one_line_and_130_and_leaves_no_slot_file(command: str, tmp_pa
         try:
             begun = time.monotonic()
             while not list(slots.glob("*.slots") if command == "validate" else slots.parent.glob("*.partial.parquet")):
-                assert time.monotonic() - begun < 120, "it did not begin"
+                assert time.monotonic() - begun < 300, "it did not begin"
                 assert process.poll() is None, process.communicate()
                 time.sleep(0.02)
             process.send_signal(signal.SIGINT)
