@@ -15,7 +15,16 @@ from experiments import lockstep, validate
 from experiments.cli import app
 from tests.hw.test_faults import file_size_limit
 
-SMALL = ["--set", "tokens_per_block=64", "--set", "dtype=fp8", "--set", "parallel.tensor_parallel_size=8", "--limit", "20"]
+SMALL = [
+    "--set",
+    "tokens_per_block=64",
+    "--set",
+    "dtype=fp8",
+    "--set",
+    "parallel.tensor_parallel_size=8",
+    "--limit",
+    "20",
+]
 SMALL += ["--gpu-tokens", "131072", "--host-tokens", "65536", "--repeats", "1"]
 
 

@@ -213,7 +213,13 @@ def test_pools_have_the_sizes_of_the_simulator(chat: Requests) -> None:
 
 
 def test_validate_compares_times_and_says_how_noisy_it_was() -> None:
-    settings = ["tokens_per_block=64", "dtype=fp8", "parallel.tensor_parallel_size=8", "gpu_tokens=131072", "host_tokens=65536"]
+    settings = [
+        "tokens_per_block=64",
+        "dtype=fp8",
+        "parallel.tensor_parallel_size=8",
+        "gpu_tokens=131072",
+        "host_tokens=65536",
+    ]
     trace = Trace("mooncake_arxiv_first1000", limit=20)
     result = validate(trace, None, settings, Options("cpu", mode="both", repeats=2))
     figures = result.figures
