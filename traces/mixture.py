@@ -19,7 +19,9 @@ def mixed(source: str, streams: Sequence[Stream], names: Sequence[str]) -> Strea
     sizes = {stream.unit_tokens for stream in streams}
     if len(sizes) > 1:
         said = ", ".join(f"{name} {stream.unit_tokens}" for name, stream in zip(names, streams, strict=True))
-        raise TraceError(f"workloads of one mixture need blocks of one size; these have: {said} tokens")
+        raise TraceError(
+            f"workloads of one mixture need blocks of one size; these have: {said} tokens (--tokens-per-block cuts files)"
+        )
     notes = [note for stream in streams for note in stream.notes]
     return Stream(source, streams[0].unit_tokens, _merged(source, streams, tuple(names)), notes)
 
