@@ -24,7 +24,20 @@ from kvcache.capacity import AttentionLayers, ModelShape, local_kv_heads
 
 PRESETS = Path(__file__).parent / "presets" / "models.yaml"
 
-ARCHITECTURES = ("llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "deepseek_v2", "deepseek_v3", "gpt_oss")
+ARCHITECTURES = tuple(
+    "llama mistral mixtral phi3 qwen2 qwen3 qwen3_moe deepseek_v2 deepseek_v3 gpt_oss gemma3 gemma3_text".split()
+)
+UNSAID: Mapping[str, Mapping[str, Any]] = {  # what a gemma-3 config leaves out, from transformers' Gemma3TextConfig
+    "gemma3_text": {
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "vocab_size": 262_208,
+        "max_position_embeddings": 131_072,
+        "sliding_window_pattern": 6,
+        "tie_word_embeddings": True,
+    }
+}
 
 WEIGHT_BYTES = {
     "bf16": 2.0,
@@ -228,7 +241,10 @@ def _read(path: Path) -> dict[str, Any]:
 
 def model_from_config(name: str, config: Mapping[str, Any]) -> Model:
     """A model from the keys of a Hugging Face `config.json`; keys that do not matter here are passed over."""
+    if config.get("model_type") == "gemma3":  # with its image encoder, which has no KV cache
+        config = {"model_type": "gemma3_text", **config.get("text_config", {})}
     kind = config.get("model_type")
+    config = {**UNSAID.get(str(kind), {}), **config}
     if kind not in ARCHITECTURES:
         raise ValueError(f"model {name}: model_type is {kind!r}; known: {', '.join(ARCHITECTURES)}")
 
@@ -276,8 +292,11 @@ def _windows(name: str, config: Mapping[str, Any], layers: int) -> tuple[int | N
     if window is None or not config.get("use_sliding_window", True):
         return (None,) * layers
     if types is None:
-        if config["model_type"] in {"mistral", "mixtral"}:
+        if config["model_type"] in {"mistral", "mixtral", "phi3"}:
             return (window,) * layers
+        every = config.get("sliding_window_pattern")
+        if every is not None:  # one layer in so many sees everything
+            return tuple(None if (i + 1) % every == 0 else window for i in range(layers))
         raise ValueError(f"model {name}: sliding_window is {window} and layer_types does not say for which layers")
     known = {"sliding_attention": window, "full_attention": None}
     if set(types) - set(known):

@@ -182,3 +182,31 @@ def test_impossible_splits_and_dtypes_are_refused():
         model.weight_bytes("bf16", 1, 33)
     with pytest.raises(ValueError, match="weight dtype is 'fp6'; known: bf16"):
         model.weight_bytes("fp6")
+
+
+def test_gemma_3_alternates_five_windows_with_one_full_layer() -> None:
+    # google/gemma-3-4b-it's config.json: what its text_config says; the rest are transformers' defaults
+    text = {"hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34, "sliding_window": 1024}
+    model = model_from_config("gemma-3-4b", {"model_type": "gemma3", "text_config": text})
+    assert (model.heads, model.kv_heads, model.head_dim, model.tied_embedding) == (8, 4, 256, True)
+    assert model.windows[:7] == (1024, 1024, 1024, 1024, 1024, None, 1024)
+    assert model.windows.count(None) == 5
+    assert model.parameters == pytest.approx(3.88e9, rel=0.01)  # the model card: 4 B with 0.4 B of the image encoder
+
+
+def test_phi_3_slides_in_every_layer() -> None:
+    # microsoft/Phi-3-mini-4k-instruct's config.json
+    config = {
+        "model_type": "phi3",
+        "num_hidden_layers": 32,
+        "hidden_size": 3072,
+        "intermediate_size": 8192,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 32,
+        "vocab_size": 32064,
+        "max_position_embeddings": 4096,
+        "sliding_window": 2047,
+    }
+    model = model_from_config("phi-3-mini", config)
+    assert set(model.windows) == {2047}
+    assert model.parameters == pytest.approx(3.82e9, rel=0.01)  # the model card: 3.8 B
