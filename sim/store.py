@@ -1,8 +1,9 @@
 """A store that all workers share, behind the connector: prompts it holds are loaded instead of computed.
 
-It decides no block. The scheduler asks as `kvcache.connector.ConnectorScheduler` says; blocks go by the names they have on every
-worker (`kvcache.event_rows`), since node numbers differ. Loads and saves take time here and move nothing. Every worker has a link to the store of its own; the store's side is shared by all of them. A prompt
-is saved when its request ends, block by block, oldest out first; the blocks stay pinned on the worker while they are read.
+It decides no block. The scheduler asks as `kvcache.connector.ConnectorScheduler` says; blocks go by the names they have on
+every worker (`kvcache.event_rows`), since node numbers differ. Loads and saves take time here and move nothing. The
+store serves so many of them at once, over all workers. A prompt is saved when its request ends; the blocks stay pinned
+on the worker while they are read. A full store lets go what was used longest ago.
 
     arrival --match--> takes its blocks, is held --load over the worker's link, one after the other--> computes the rest
     end     --> pinned --save--> unpinned

@@ -1,7 +1,6 @@
 """Four workers behind a router: the capacity benchmark of llm-d's KV cache project (E1)."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -13,6 +12,7 @@ SHARED, UNIQUE, OUTPUT = 8_000, 1_000, 1_000
 POOL_TOKENS = 461_376
 WORKERS = 4
 UNIT = 8
+WARM, WARM_PER_S = GROUPS * PROMPTS, 2.0
 RATES = (3, 10, 20)
 STAGE_S = 40.0
 ROUTERS = {"kv": "precise", "approximate": "approximate", "least_loaded": "load-only", "random": "random"}
@@ -24,10 +24,11 @@ SOURCE = "llm-d-kv-cache, benchmarking/37-capacity"
 
 
 def shared_prefixes(rate: float, seconds: float, seed: int) -> Requests:
-    """83 groups of 3 prompts: 8,000 tokens of the group, 1,000 of the prompt; each request is one of the 249 at random."""
-    rng = np.random.default_rng(seed)
+    """83 groups of 3 prompts: 8,000 tokens of the group, 1,000 of the prompt. First each of the 249 once, for one token, to
+    warm the caches; then requests for one of them at random."""
+    rng = np.random.default_rng((seed, GROUPS))  # not the stream that a random router draws from
     n = round(rate * seconds)
-    prompt = rng.integers(0, GROUPS * PROMPTS, n)
+    prompt = np.concatenate([rng.permutation(GROUPS * PROMPTS), rng.integers(0, GROUPS * PROMPTS, n)])
     own, common = UNIQUE // UNIT, SHARED // UNIT
     shared = (prompt // PROMPTS)[:, None] * common + np.arange(common)
     alone = GROUPS * common + prompt[:, None] * own + np.arange(own)
@@ -35,10 +36,10 @@ def shared_prefixes(rate: float, seconds: float, seed: int) -> Requests:
     return Requests(
         f"{GROUPS} groups of {PROMPTS} prompts, {rate}/s",
         UNIT,
-        np.cumsum(rng.exponential(1 / rate, n)),
-        np.full(n, SHARED + UNIQUE, np.int32),
-        np.full(n, OUTPUT, np.int32),
-        np.arange(n + 1, dtype=np.int64) * units.shape[1],
+        np.concatenate([np.arange(WARM) / WARM_PER_S, WARM / WARM_PER_S + np.cumsum(rng.exponential(1 / rate, n))]),
+        np.full(WARM + n, SHARED + UNIQUE, np.int32),
+        np.where(np.arange(WARM + n) < WARM, 1, OUTPUT).astype(np.int32),
+        np.arange(WARM + n + 1, dtype=np.int64) * units.shape[1],
         units.ravel(),
     )
 
@@ -57,17 +58,26 @@ class Stage:
     hit_rate: float
 
 
-def stage(router: str, rate: float, seconds: float = STAGE_S, seed: int = 0) -> Stage:
-    """Simulate it: Llama-3.1-70B, four workers of four H100 each."""
+def stage(router: str, rate: float, seconds: float = STAGE_S, seed: int = 0, *more: str) -> Stage:
+    """Simulate it: Llama-3.1-70B, four workers of four H100 each; the warm-up is not counted."""
     from experiments.load import load
-    from experiments.run import run
+    from experiments.ready import ready
+    from experiments.routed import routed
 
     settings = [
         "model=llama-3.1-70b", "parallel.tensor_parallel_size=4", f"capacity.gpu_tokens={POOL_TOKENS}",
         f"workload.workers={WORKERS}", f"workload.router={router}", "tokens_per_block=64", f"workload.seed={seed}",
+        "scheduler.capacity_scheduler_policy=MAX_UTILIZATION", *more,
     ]  # fmt: skip
-    row: dict[str, Any] = run(load(None, settings)[0], shared_prefixes(rate, seconds, seed))
-    return Stage(row["ttft_s"]["mean"], row["output_tokens_per_s"], row["hit_rate_tokens"])
+    requests = shared_prefixes(rate, seconds, seed)
+    served, _, _ = routed(ready(load(None, settings)[0], requests, timing=True), None)
+    counted = [(part.outcome, part.rows >= WARM) for part in served]
+    sent, first, last, reused = (
+        np.concatenate([getattr(outcome, name)[rows] for outcome, rows in counted])
+        for name in ("sent_s", "first_token_s", "finish_s", "reused")
+    )
+    output = len(sent) * OUTPUT / (last.max() - sent.min())
+    return Stage(float((first - sent).mean()), float(output), float(reused.sum() / len(sent) / (SHARED + UNIQUE)))
 
 
 def groups() -> list[Group]:
