@@ -24,19 +24,12 @@ from kvcache.capacity import AttentionLayers, ModelShape, local_kv_heads
 
 PRESETS = Path(__file__).parent / "presets" / "models.yaml"
 
-ARCHITECTURES = tuple(
-    "llama mistral mixtral phi3 qwen2 qwen3 qwen3_moe deepseek_v2 deepseek_v3 gpt_oss gemma3 gemma3_text".split()
-)
+GROUPED = ("llama", "mistral", "mixtral", "phi3", "qwen2", "qwen3", "qwen3_moe", "gpt_oss", "gemma3", "gemma3_text")
+ARCHITECTURES = (*GROUPED, "deepseek_v2", "deepseek_v3")
+GEMMA_HEADS = {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "sliding_window_pattern": 6}
 UNSAID: Mapping[str, Mapping[str, Any]] = {  # what a gemma-3 config leaves out, from transformers' Gemma3TextConfig
-    "gemma3_text": {
-        "num_attention_heads": 8,
-        "num_key_value_heads": 4,
-        "head_dim": 256,
-        "vocab_size": 262_208,
-        "max_position_embeddings": 131_072,
-        "sliding_window_pattern": 6,
-        "tie_word_embeddings": True,
-    }
+    "gemma3_text": {"vocab_size": 262_208, "max_position_embeddings": 131_072, "tie_word_embeddings": True}
+    | GEMMA_HEADS
 }
 
 WEIGHT_BYTES = {
