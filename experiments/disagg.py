@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import simpy
 
-from experiments.engines import cost_of
+from experiments.engines import cost_of, layers_of, overlap_of
 from experiments.outcome import Served
 from experiments.pools import plan
 from experiments.progress import Report
@@ -128,7 +128,7 @@ def disaggregated(
         make_fleet(starts, requests=1024, key_room=32768),
         Feed(batches_of(work)),
         [router],
-        overlap=spec.overlap == "full",
+        overlap=overlap_of(spec, layers_of(work)),
         skip=skip,
         progress=None if progress is None else (lambda done: progress(done, total)),
     )

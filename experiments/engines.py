@@ -75,6 +75,16 @@ def cost_model_of(work: Ready) -> CostModel:
     return cost_model(work.spec.cost_model, the_plan.model, the_plan.hardware, *dtypes, *split)
 
 
+def overlap_of(spec: Spec, layers: int) -> float:
+    """The part of a step's copies that passes beside its kernels, in a model of so many layers a pipeline stage."""
+    return {"trtllm": 0.0, "layerwise": 1.0 - 1.0 / layers, "full": 1.0}[spec.overlap]
+
+
+def layers_of(work: Ready) -> int:
+    """Layers of one pipeline stage."""
+    return max(1, work.plan.model.layers // work.spec.parallel.pipeline_parallel_size)
+
+
 def host_of(work: Ready) -> float:
     """Seconds of a step that are the host's, where the overlap scheduler hides them; 0 without it."""
     return 0.0 if work.spec.scheduler.disable_overlap_scheduler else work.plan.hardware.step_overhead_s

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.engines import cost_of, engine_of, lanes_of
+from experiments.engines import cost_of, engine_of, lanes_of, layers_of, overlap_of
 from experiments.ready import Ready, whole
 from hw.device import Device
 from hw.mover import KINDS
@@ -21,7 +21,7 @@ from kvcache.commands import K_KIND, K_TOKENS, K_WINDOW, Commands, SansIOEngine
 from kvcache.engine import Engine
 from kvcache.tables import INTRA_COPY, N_COPIES, ONBOARD, Array
 from sim.lanes import LANE_ONBOARD, LANES, START_S, TOKEN_S, WHOLE_S, Lanes, copies_seconds
-from sim.worker import plan_seconds
+from sim.worker import plan_seconds, waiting_s
 
 Progress = Callable[[int, int], None]
 
@@ -54,7 +54,7 @@ def record(work: Ready, limit_steps: int | None = None) -> Recording:
     engine, lanes, cost = SansIOEngine(e), lanes_of(work, e.state), cost_of(work)
     arrival_s, now_s, arrived = part.requests.arrival_s, 0.0, 0
     calls: list[Call] = []
-    overlap = work.spec.overlap == "full"
+    overlap = overlap_of(work.spec, layers_of(work))
     while limit_steps is None or len(calls) < limit_steps:
         while arrived < len(arrival_s) and arrival_s[arrived] <= now_s:
             engine.arrive(arrived)
@@ -62,7 +62,7 @@ def record(work: Ready, limit_steps: int | None = None) -> Recording:
         commands = engine.next_commands(now_s)
         kind_s, copies_s = _predicted(e, lanes, commands.copies)
         compute_s = plan_seconds(e, cost) if commands.step is not None else 0.0
-        finish_s = now_s + (max(0.0, copies_s - compute_s) if overlap else copies_s) + compute_s
+        finish_s = now_s + waiting_s(copies_s, compute_s, overlap) + compute_s
         calls.append(Call(arrived, now_s, commands, engine.decisions, finish_s, copies_s, kind_s))
         if commands.step is not None:
             engine.finish(commands.step, finish_s)

@@ -12,6 +12,7 @@ import numpy as np
 from experiments.pools import Plan, plan
 from experiments.retention import check_labels, columns, counts_sessions
 from experiments.spec import Spec
+from kvcache.line import slack
 from kvcache.request import Int32, Int64, Labels, Requests
 from kvcache.retention import RetentionColumns
 from sim.cluster import assign
@@ -178,7 +179,15 @@ def servable(spec: Spec, requests: Requests, the_plan: Plan, first: int) -> tupl
                 f"the pool of the {pool.window_tokens}-token window holds {pool.blocks[0]} blocks of {tpb} tokens;"
                 " one sequence needs more: raise capacity.gpu_tokens"
             )
-    return _limited(spec, requests, first, blocks * tpb, f"the GPU pool of {blocks} blocks of {tpb} tokens")
+    drafts = slack(not spec.scheduler.disable_overlap_scheduler, drafts_of(spec))
+    aside = f" less {drafts} for drafts" if drafts else ""
+    what = f"the GPU pool of {blocks} blocks of {tpb} tokens{aside}"
+    return _limited(spec, requests, first, blocks * tpb - drafts, what)
+
+
+def drafts_of(spec: Spec) -> int:
+    """Tokens drafted for a request in each step."""
+    return 0 if spec.speculative_config is None else spec.speculative_config.draft_len
 
 
 def _limited(spec: Spec, requests: Requests, first: int, limit: int, what: str) -> tuple[Requests, Counter[str]]:
@@ -204,17 +213,29 @@ def _limited(spec: Spec, requests: Requests, first: int, limit: int, what: str) 
 
 def check_timed(spec: Spec, requests: Requests, the_plan: Plan) -> None:
     """Refuse settings under which some request could never run."""
-    tpb, tokens = the_plan.settings.tokens_per_block, spec.scheduler.max_num_tokens
-    if tokens < spec.scheduler.max_batch_size + tpb:
+    tpb, tokens, batch = (
+        the_plan.settings.tokens_per_block,
+        spec.scheduler.max_num_tokens,
+        spec.scheduler.max_batch_size,
+    )
+    drafts, unit = drafts_of(spec), spec.scheduler.chunk_unit_size or tpb
+    if unit % tpb:
+        raise ValueError(f"scheduler.chunk_unit_size is {unit}; it must be a multiple of tokens_per_block ({tpb})")
+    if tokens < batch * (1 + drafts) + unit:
+        each = f"max_batch_size x {1 + drafts}" if drafts else "max_batch_size"
+        least = "chunk_unit_size" if spec.scheduler.chunk_unit_size else "tokens_per_block"
         raise ValueError(
-            f"scheduler.max_num_tokens is {tokens}; it must be at least max_batch_size + tokens_per_block"
-            f" ({spec.scheduler.max_batch_size} + {tpb}), or prefill could starve"
+            f"scheduler.max_num_tokens is {tokens}; it must be at least {each} + {least}"
+            f" ({batch * (1 + drafts)} + {unit}), or prefill could starve"
         )
-    longest = int(requests.prompt_tokens.max(initial=0))
+    resumes = spec.profile.name == "vllm" or spec.scheduler.capacity_scheduler_policy == "MAX_UTILIZATION"
+    lengths = requests.prompt_tokens.astype(np.int64) + (requests.output_tokens if resumes else 0)
+    longest = int(lengths.max(initial=0))
     if not spec.scheduler.enable_chunked_prefill and longest > tokens:
+        more = " with what it may have generated before a pause" if resumes else ""
         raise ValueError(
             f"scheduler.enable_chunked_prefill is false and scheduler.max_num_tokens is {tokens}; the longest prompt has"
-            f" {longest} tokens and would never run: raise max_num_tokens or leave chunking on"
+            f" {longest} tokens{more} and would never run: raise max_num_tokens or leave chunking on"
         )
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import simpy
 from numpy.typing import NDArray
 
-from experiments.engines import cost_of, lanes_of, limits_of
+from experiments.engines import cost_of, lanes_of, layers_of, limits_of, overlap_of
 from experiments.outcome import Served
 from experiments.ready import Ready
 from experiments.spec import Spec
@@ -78,7 +78,7 @@ def cluster_of(work: Ready, env: simpy.Environment, feed: Feed, progress: Any, *
         routers,
         path=path,
         report_period_s=spec.router.report_period_s,
-        overlap=spec.overlap == "full",
+        overlap=overlap_of(spec, layers_of(work)),
         skip=skip,
         progress=progress,
     )

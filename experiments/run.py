@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 from experiments.disagg import disaggregated, of_generation
-from experiments.engines import cost_model_of, cost_of, engine_of, host_of, lanes_of
+from experiments.engines import cost_model_of, cost_of, engine_of, host_of, lanes_of, layers_of, overlap_of
 from experiments.outcome import Served, fold
 from experiments.prepared import Prepare, shared_tables
 from experiments.progress import Report
@@ -79,9 +79,11 @@ def _timed(work: Ready, prepare: Prepare, progress: Report | None, *, skip: bool
 
     def start(env: Any) -> list[Worker]:
         engines = [engine_of(work, part, prepare=prepare) for part in parts]
-        full = work.spec.overlap == "full"
+        overlap = overlap_of(work.spec, layers_of(work))
         host_s = host_of(work)
-        return [Worker(env, e, lanes_of(work, e.state), cost, overlap=full, skip=skip, host_s=host_s) for e in engines]
+        return [
+            Worker(env, e, lanes_of(work, e.state), cost, overlap=overlap, skip=skip, host_s=host_s) for e in engines
+        ]
 
     made = simulate(start, work.requests.arrival_s, workers, progress, turns_of(work))
     return [

@@ -422,8 +422,9 @@ class Spec(Section):
     router: RouterSettings = Field(default=RouterSettings(), description="what the router weighs and knows")
     retention: tuple[RetentionRule, ...] = Field(default=(), description="priorities for traces that carry none")
     copies: Copies = Field(default=Copies(), description="which way the bytes of copies take")
-    overlap: Literal["trtllm", "full"] = Field(
-        default="trtllm", description="copies wait as in TensorRT-LLM, or for nothing"
+    overlap: Literal["trtllm", "layerwise", "full"] = Field(
+        default="trtllm",
+        description="copies before all kernels, as in TensorRT-LLM; layerwise: before their layer's; full: beside any",
     )
     cost_model: Literal["roofline", "table", "aiconfigurator"] = Field(
         default="roofline",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from experiments.engines import cost_of, engine_of, host_of, lanes_of
+from experiments.engines import cost_of, engine_of, host_of, lanes_of, layers_of, overlap_of
 from experiments.ready import Part, Ready
 from experiments.run import sent_s
 from kvcache.engine import Engine
@@ -59,7 +59,7 @@ def _serial(work: Ready, part: Part, events: bool) -> Iterator[Moment]:
 
 def _timed(work: Ready, part: Part, events: bool) -> Iterator[Moment]:
     e = engine_of(work, part, events=events)
-    lanes, overlap = lanes_of(work, e.state), work.spec.overlap == "full"
+    lanes, overlap = lanes_of(work, e.state), overlap_of(work.spec, layers_of(work))
     sent, host_s = sent_s(work)[part.rows], host_of(work)
     for now_s, after in steps(e, lanes, cost_of(work), sent, overlap=overlap, host_s=host_s):
         started, running = _who(e) if after else ((), ())

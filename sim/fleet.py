@@ -181,7 +181,7 @@ def _signal(f: Fleet, w: int, kind: int, r: int) -> None:
 
 
 @loop
-def _begin(f: Fleet, w: int, overlap: bool) -> None:
+def _begin(f: Fleet, w: int, overlap: float) -> None:
     """The next step of a worker that is between two."""
     e = engine_at(f, w)
     meter = e.line.meter
@@ -237,7 +237,7 @@ def _may_move(f: Fleet, w: int, until_s: float) -> bool:
 
 
 @loop
-def _move(f: Fleet, w: int, overlap: bool) -> None:
+def _move(f: Fleet, w: int, overlap: float) -> None:
     """Begin or end one step of worker w."""
     if f.status[w, S_STATE] == READY:
         _begin(f, w, overlap)
@@ -256,7 +256,7 @@ def _next_worker(f: Fleet, until_s: float) -> int:
 
 
 @loop
-def advance(f: Fleet, until_s: float, overlap: bool, strict: bool) -> float:
+def advance(f: Fleet, until_s: float, overlap: float, strict: bool) -> float:
     """Spend steps up to `until_s`; returns the time reached: earlier where a signal was given or an outbox is full.
 
     A step that ends at `until_s` has ended; one that could begin then has not.

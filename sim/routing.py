@@ -207,7 +207,7 @@ class Cluster:
         *,
         path: EventPath = EventPath(),
         report_period_s: float = 0.0,
-        overlap: bool = False,
+        overlap: float = 0.0,
         skip: bool = True,
         progress: Callable[[int], None] | None = None,
     ) -> None:

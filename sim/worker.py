@@ -1,7 +1,7 @@
 """One engine in simulated time: it turns the engine's steps into seconds, in SimPy.
 
 It decides nothing (`kvcache.engine` does). A worker sleeps until a request arrives, then spends step after step: first the
-copies on their lanes, then the kernels (`overlap` "trtllm"), or both at once ("full", a what-if). Steps that nobody can
+copies on their lanes, then the kernels, or part of both beside each other (`overlap`, a what-if). Steps that nobody can
 disturb, because the next arrival lies behind them and nobody waits for their end, are spent in one compiled call; the
 results are the same one by one.
 """
@@ -81,14 +81,25 @@ def plan_seconds(e: Engine, cost: CostParams) -> float:
 
 
 @loop
-def spend(e: Engine, lanes: Lanes, cost: CostParams, clock: Array, overlap: bool) -> None:
+def waiting_s(copy_s: float, compute_s: float, overlap: float) -> float:
+    """How long a step's copies keep its kernels from working; `overlap` is the part of either that can pass beside the
+    other.
+
+    0: the kernels wait for all copies. 1: for none. Between, as a pipeline of layers: with n equal layers, and overlap
+    1 - 1/n, the first layer's copy comes before everything, and the last layer's kernels after all copies.
+    """
+    return max(copy_s * (1.0 - overlap), copy_s - compute_s * overlap)
+
+
+@loop
+def spend(e: Engine, lanes: Lanes, cost: CostParams, clock: Array, overlap: float) -> None:
     """The copies and kernels of the step just begun take their time."""
     copy_s = copies_seconds(e.state, lanes)
     compute_s = plan_seconds(e, cost)
     p = e.line.plan
     if is_beyond(cost, p[PREFILL_TOKENS], p[PREFILL_PAIRS], p[PREFILL_WINDOW_PAIRS], p[DECODE_SEQS], p[DECODE_CONTEXT]):
         clock[BEYOND_STEPS] += 1
-    wait_s = max(0.0, copy_s - compute_s) if overlap else copy_s
+    wait_s = waiting_s(copy_s, compute_s, overlap)
     clock[COMPUTE_S] += compute_s
     clock[COPY_WAIT_S] += wait_s
     clock[NOW_S] += wait_s + compute_s
@@ -96,7 +107,7 @@ def spend(e: Engine, lanes: Lanes, cost: CostParams, clock: Array, overlap: bool
 
 @loop
 def run_span(
-    e: Engine, lanes: Lanes, cost: CostParams, clock: Array, until_s: float, overlap: bool, watched: bool
+    e: Engine, lanes: Lanes, cost: CostParams, clock: Array, until_s: float, overlap: float, watched: bool
 ) -> bool:
     """Spend steps from clock[NOW_S] on; the last one begun ends at or after `until_s` and is left for `end_step`.
 
@@ -113,7 +124,7 @@ def run_span(
 
 @loop
 def run_vllm_span(
-    e: Engine, lanes: Lanes, cost: CostParams, clock: Array, until_s: float, overlap: bool, watched: bool
+    e: Engine, lanes: Lanes, cost: CostParams, clock: Array, until_s: float, overlap: float, watched: bool
 ) -> bool:
     """`run_span` by vLLM's iteration."""
     while True:
@@ -134,7 +145,7 @@ def hidden_s(spent_s: float, host_s: float) -> float:
 
 @loop
 def run_overlap_span(
-    e: Engine, lanes: Lanes, cost: CostParams, clock: Array, until_s: float, overlap: bool, watched: bool
+    e: Engine, lanes: Lanes, cost: CostParams, clock: Array, until_s: float, overlap: float, watched: bool
 ) -> bool:
     """`run_span` by the overlap scheduler: the next step is scheduled when a step begins.
 
@@ -156,7 +167,7 @@ def run_overlap_span(
 
 
 def steps(
-    e: Engine, lanes: Lanes, cost: CostParams, arrival_s: Array, *, overlap: bool, host_s: float = 0.0
+    e: Engine, lanes: Lanes, cost: CostParams, arrival_s: Array, *, overlap: float, host_s: float = 0.0
 ) -> Iterator[tuple[float, bool]]:
     """One engine alone, step by step, for those who watch: (time, False) before each step is scheduled, (that time, True)
     once it is. Arrivals are those of the engine's own requests; the seconds are those that `Worker` spends.
@@ -177,7 +188,7 @@ def steps(
             if not ready:
                 yield now_s, True
             copy_s, compute_s = copies_seconds(e.state, lanes), plan_seconds(e, cost)
-            spent_s = (max(0.0, copy_s - compute_s) if overlap else copy_s) + compute_s
+            spent_s = waiting_s(copy_s, compute_s, overlap) + compute_s
             if rules.ahead is not None:
                 yield now_s, False
                 rules.ahead(e, now_s)
@@ -208,7 +219,7 @@ class Worker:
         lanes: Lanes,
         cost: CostParams,
         *,
-        overlap: bool,
+        overlap: float,
         skip: bool,
         host_s: float = 0.0,
     ) -> None:

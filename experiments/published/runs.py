@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-from experiments.engines import cost_of, engine_of, lanes_of
+from experiments.engines import cost_of, engine_of, lanes_of, layers_of, overlap_of
 from experiments.ready import ready, whole
 from experiments.spec import Capacity, KvCacheConfig, RetentionRule, Scheduler, Spec
 from kvcache.engine import Outcome
@@ -19,7 +19,7 @@ from kvcache.request import Labels, Requests
 from sim.cluster import simulate
 from sim.worker import Worker
 
-Overlap = Literal["trtllm", "full"]
+Overlap = Literal["trtllm", "layerwise", "full"]
 
 BLOCK = 16
 """Tokens of a block: vLLM's, whose measurements these runs stand beside."""
@@ -84,7 +84,7 @@ def served(spec: Spec, requests: Requests) -> Outcome:
     def start(env: object) -> list[Worker]:
         engine = engine_of(work, part)
         lanes = lanes_of(work, engine.state)
-        return [Worker(env, engine, lanes, cost, overlap=spec.overlap == "full", skip=True)]  # type: ignore[arg-type]
+        return [Worker(env, engine, lanes, cost, overlap=overlap_of(spec, layers_of(work)), skip=True)]  # type: ignore[arg-type]
 
     alone = np.zeros(len(requests), np.int32)
     [worker] = simulate(start, requests.arrival_s, alone)

@@ -96,6 +96,55 @@ class TestRefusals:
             run(spec_of(scheduler=scheduler), build([[1, 2, 3, 4, 5]]))
         assert run(spec_of(scheduler=scheduler), build([[1, 2, 3, 4]]))["requests"] == 1
 
+    @pytest.mark.parametrize("policy", ["GUARANTEED_NO_EVICT", "MAX_UTILIZATION", "STATIC_BATCH", "vllm"])
+    @pytest.mark.parametrize("overlap", [False, True])
+    def test_who_is_not_refused_runs_in_the_smallest_pool_that_takes_him(
+        self, build: Build, policy: str, overlap: bool
+    ) -> None:
+        # 5 blocks of 16: 70 prompt tokens and 10 outputs are 80, and 81 are too many
+        if policy == "vllm" and overlap:
+            return
+        rules: dict[str, Any] = {"max_num_tokens": 64, "max_batch_size": 3, "disable_overlap_scheduler": not overlap}
+        profile = "vllm" if policy == "vllm" else "trtllm"
+        if policy != "vllm":
+            rules["capacity_scheduler_policy"] = policy
+        prompts = [list(range(10 * i, 10 * i + 5)) for i in range(4)]
+        fits = build(prompts, prompt_tokens=[70] * 4)
+        spec = spec_of(gpu=5 + (policy == "vllm"), scheduler=rules, profile=profile)  # vLLM keeps one block for itself
+        assert run(spec, fits)["requests"] == 4
+        with pytest.raises(ValueError, match=r"request 1 needs 71 prompt .* more than the GPU pool of 5 blocks"):
+            run(spec, build(prompts, prompt_tokens=[70, 71, 70, 70]))
+
+    def test_drafts_of_two_steps_need_room_beside_the_longest_request(self, build: Build) -> None:
+        scheduler = {"disable_overlap_scheduler": False, "max_num_tokens": 64, "max_batch_size": 3}
+        drafts = {"max_draft_len": 3, "accepted_tokens_per_step": 1.2}
+        spec = spec_of(gpu=5, scheduler=scheduler, speculative_config=drafts)
+        with pytest.raises(ValueError, match="5 blocks of 16 tokens less 6 for drafts"):
+            run(spec, build([[1, 2, 3, 4, 5]], prompt_tokens=[65]))
+        assert run(spec, build([[1, 2, 3, 4, 5]], prompt_tokens=[64]))["requests"] == 1
+
+    def test_a_step_that_drafts_could_fill_is_refused(self, build: Build) -> None:
+        scheduler = {"max_num_tokens": 64, "max_batch_size": 16}
+        drafts = {"num_nextn_predict_layers": 3, "accepted_tokens_per_step": 1}
+        with pytest.raises(ValueError, match=r"at least max_batch_size x 4 \+ tokens_per_block \(64 \+ 16\)"):
+            run(spec_of(scheduler=scheduler, speculative_config=drafts), build([[1]]))
+
+    def test_a_chunk_unit_that_no_step_could_hold_or_that_cuts_blocks_is_refused(self, build: Build) -> None:
+        with pytest.raises(ValueError, match="chunk_unit_size is 24; it must be a multiple of tokens_per_block"):
+            run(spec_of(scheduler={"chunk_unit_size": 24}), build([[1]]))
+        scheduler = {"chunk_unit_size": 64, "max_num_tokens": 67, "max_batch_size": 4}
+        with pytest.raises(ValueError, match=r"at least max_batch_size \+ chunk_unit_size \(4 \+ 64\)"):
+            run(spec_of(scheduler=scheduler), build([[1]]))
+
+    def test_a_prompt_that_could_not_be_resumed_whole_is_refused(self, build: Build) -> None:
+        # 48 tokens fit into a step of 50, but not with 10 outputs after a pause
+        scheduler = {"max_num_tokens": 50, "max_batch_size": 4, "enable_chunked_prefill": False}
+        requests = build([[1, 2, 3]])
+        assert run(spec_of(scheduler=scheduler), requests)["requests"] == 1
+        paused = {**scheduler, "capacity_scheduler_policy": "MAX_UTILIZATION"}
+        with pytest.raises(ValueError, match="58 tokens with what it may have generated before a pause"):
+            run(spec_of(scheduler=paused), requests)
+
     def test_a_block_size_that_does_not_divide_the_traces_is_refused(self, build: Build) -> None:
         with pytest.raises(ValueError, match="tokens_per_block is 24"):
             run(spec_of(24), build([[1]]), timing=False)
@@ -209,6 +258,13 @@ class TestRow:
         assert row["output_tokens_per_s"] == pytest.approx(row["output_tokens"] / row["makespan_s"])
         assert all(math.isfinite(row[name]) for name in ("compute_s", "copy_wait_s", "events_per_s", "wall_s"))
 
+    def test_the_more_of_the_copies_passes_beside_kernels_the_less_is_waited_for_them(self) -> None:
+        plain, layers, free = (
+            run(spec_of(gpu=70, host=100, overlap=overlap), busy())["copy_wait_s"]
+            for overlap in ("trtllm", "layerwise", "full")
+        )
+        assert plain > 5 * layers > 5 * free >= 0
+
     def test_a_trace_on_one_worker_takes_no_fewer_seconds_of_work_than_its_copies_and_kernels(self) -> None:
         row = run(spec_of(gpu=70, host=100), busy())
         assert row["copy_wait_s"] > 0
@@ -226,6 +282,8 @@ class TestEqualWays:
             {},
             {"workload": {"workers": 3}},
             {"overlap": "full"},
+            {"overlap": "layerwise"},
+            {"scheduler": {"disable_overlap_scheduler": False, "context_chunking_policy": "EQUAL_PROGRESS"}},
             {"scheduler": {"max_batch_size": 4, "max_num_tokens": 100}},
             {"retention": [{"turns": True, "priority": 80, "duration_s": 2}]},
             {"workload": {"concurrency": 6, "workers": 2}},

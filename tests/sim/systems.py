@@ -54,7 +54,7 @@ def worker_of(
     limits: Limits = Limits(),
     offload_s: float = 0.0,
     onboard_s: float = 0.0,
-    overlap: bool = False,
+    overlap: float = 0.0,
     skip: bool = True,
     host_s: float = 0.0,
 ) -> Worker:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from kvcache.engine import Limits
 from kvcache.tables import MISSED, REUSED, T_FREE, T_SIZE, Pool, Settings
-from sim.worker import COMPUTE_S, COPY_WAIT_S, NOW_S, TOKENS_MADE, Worker
+from sim.worker import COMPUTE_S, COPY_WAIT_S, NOW_S, TOKENS_MADE, Worker, waiting_s
 from tests.sim.systems import WIDE, requests_of, simulated, step_cost
 
 
@@ -52,10 +52,12 @@ class TestOnPaper:
         worker = simulated(requests, Pool(WIDE, (9, 0)), step_cost(1, 0.25), limits=Limits(max_num_tokens=8))
         assert worker.engine.outcome.finish_s.tolist() == [3 + 3 + 2]
 
-    @pytest.mark.parametrize(("overlap", "finish_s", "wait_s"), [(False, 11, 9), (True, 10, 8)])
-    def test_copies_come_before_the_kernels_or_beside_them(self, overlap: bool, finish_s: float, wait_s: float) -> None:
+    @pytest.mark.parametrize(("overlap", "finish_s", "wait_s"), [(0, 11, 9), (1, 10, 8), (0.75, 10.25, 8.25)])
+    def test_copies_come_before_the_kernels_or_beside_them(
+        self, overlap: float, finish_s: float, wait_s: float
+    ) -> None:
         # B pushes A's three blocks to the host, 3 s each, then computes for 1 s (beside the copies: until the 9 s are
-        # over).
+        # over; in a pipeline of 4 layers the last one's 0.25 s come after them).
         requests = requests_of([0, 1], [prompt(1, 9), prompt(2, 9)], [1, 1])
         worker = simulated(requests, Pool(WIDE, (3, 6)), step_cost(1), offload_s=3, overlap=overlap)
         assert worker.engine.outcome.finish_s.tolist() == [1, finish_s]
@@ -158,7 +160,7 @@ def systems(draw: st.DrawFn) -> dict[str, object]:
         "limits": Limits(draw(st.sampled_from([1, 3, 8])), draw(st.sampled_from([12, 30, 500])), draw(st.booleans())),
         "offload_s": draw(st.sampled_from([0.0, 0.4])),
         "onboard_s": draw(st.sampled_from([0.0, 0.7])),
-        "overlap": draw(st.booleans()),
+        "overlap": draw(st.sampled_from([0.0, 0.75, 1.0])),
     }
 
 
@@ -206,3 +208,25 @@ class TestAlways:
         assert (out.first_token_s <= out.finish_s).all()
         busy = worker.clock[COMPUTE_S] + worker.clock[COPY_WAIT_S]
         assert busy <= worker.clock[NOW_S] - requests.arrival_s[0] + 1e-9  # type: ignore[attr-defined]
+
+
+class TestWaiting:
+    """Four layers: the copy of each must end before its kernels begin."""
+
+    def pipeline(self, copy_s: float, compute_s: float) -> float:
+        copied = computed = 0.0
+        for _ in range(4):
+            copied += copy_s / 4
+            computed = max(copied, computed) + compute_s / 4
+        return computed
+
+    @pytest.mark.parametrize(("copy_s", "compute_s"), [(0, 1), (1, 4), (2, 2), (8, 1), (3, 0)])
+    def test_layer_by_layer_is_a_pipeline(self, copy_s: float, compute_s: float) -> None:
+        assert waiting_s(copy_s, compute_s, 0.75) + compute_s == pytest.approx(self.pipeline(copy_s, compute_s))
+
+    @given(copy_s=st.floats(0, 10), compute_s=st.floats(0, 10))
+    def test_the_more_passes_side_by_side_the_less_is_waited(self, copy_s: float, compute_s: float) -> None:
+        waits = [waiting_s(copy_s, compute_s, overlap) for overlap in (0.0, 0.5, 0.75, 0.9, 1.0)]
+        assert waits == sorted(waits, reverse=True)
+        assert waits[0] == copy_s
+        assert waits[-1] == max(0.0, copy_s - compute_s)
