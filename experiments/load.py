@@ -100,13 +100,18 @@ def _leaves() -> dict[str, list[str]]:
     return leaves()
 
 
+def _depth(name: str) -> int:
+    return name.count(".")
+
+
 def full_name(key: str) -> str:
-    """The full dotted name of a key that may be given by its last part alone."""
+    """The full dotted name of a key that may be given by its last part alone; of several, the one with the fewest parts."""
     known = _leaves()
     every = {name for names in known.values() for name in names}
     if key in every or key.split(".", maxsplit=1)[0] == "retention":
         return key
-    names = known.get(key, [])
+    every_such = known.get(key, [])
+    names = [name for name in every_such if _depth(name) == min(map(_depth, every_such))]
     if len(names) == 1:
         return names[0]
     if names:

@@ -235,3 +235,10 @@ class TestEngineOptions:
     )
     def test_what_cannot_be_meant_is_refused_in_one_line(self, text: str, message: str, tmp_path: Path) -> None:
         assert message in complaint(text, tmp_path)
+
+
+def test_short_name_means_the_key_nearest_to_the_top() -> None:
+    from experiments.load import full_name
+
+    assert full_name("tensor_parallel_size") == "parallel.tensor_parallel_size"
+    assert full_name("cluster.context.tensor_parallel_size") == "cluster.context.tensor_parallel_size"
