@@ -144,6 +144,18 @@ def curve_table(rows: Sequence[Mapping[str, Any]]) -> None:
     Console().print(table)
 
 
+def plain_table(titles: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
+    """Columns of text, the first to the left and the others to the right."""
+    table = Table(box=None, pad_edge=False)
+    for at, title in enumerate(titles):
+        table.add_column(title, justify="left" if at == 0 else "right", no_wrap=at == 0)
+    for line in lines:
+        table.add_row(*line)
+    console = Console()
+    console.width = max(console.width, WIDTH)
+    console.print(table)
+
+
 def check_target(target: str | None) -> None:
     """Refuse a JSON file that could not be written, before a long run rather than after it."""
     if target not in {None, "-"}:

@@ -67,6 +67,10 @@ NoTiming = Annotated[bool, Option("--no-timing", help="Decisions only: no clock,
 Json = Annotated[str | None, Option("--json", metavar="FILE", help="Write the result as JSON; - for stdout.")]
 Directory = Annotated[Path, Argument(metavar="DIR", help="Where `kvtier sweep --out` wrote its results.")]
 
+Policy = Annotated[
+    str | None, Option(metavar="NAME", help="Which free block goes first: priority, lru, arc, ..., or FILE.py:CLASS.")
+]
+
 GpuTokens = Annotated[str | None, Option(metavar="N", help="GPU pool, tokens.", rich_help_panel=POOLS)]
 GpuBlocks = Annotated[str | None, Option(metavar="N", help="GPU pool, blocks.", rich_help_panel=POOLS)]
 HostTokens = Annotated[str | None, Option(metavar="N", help="Host pool, tokens.", rich_help_panel=POOLS)]
@@ -136,6 +140,7 @@ class SpecOptions:
     disk_tokens: DiskTokens = None
     rate_scale: RateScale = None
     concurrency: Concurrency = None
+    policy: Policy = None
 
     def settings(self) -> list[str]:
         """All changes to the file as `key=value`; giving one pool twice is refused."""
@@ -144,7 +149,11 @@ class SpecOptions:
                 raise ValueError(f"give --{tier}-tokens or --{tier}-blocks, not both")
         pools = ("gpu_tokens", "gpu_blocks", "host_tokens", "host_blocks", "disk_tokens")
         given = {f"capacity.{name}": getattr(self, name) for name in pools}
-        given |= {"workload.rate_scale": self.rate_scale, "workload.concurrency": self.concurrency}
+        given |= {
+            "workload.rate_scale": self.rate_scale,
+            "workload.concurrency": self.concurrency,
+            "policy": self.policy,
+        }
         return [*(self.set_ or []), *(f"{key}={value}" for key, value in given.items() if value is not None)]
 
 

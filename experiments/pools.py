@@ -6,8 +6,10 @@ The arithmetic is `kvcache.capacity`'s; here the spec's overrides are applied an
 from dataclasses import dataclass
 from typing import Literal
 
-from experiments.spec import Spec
+from experiments.eviction import eviction_of
+from experiments.spec import Offload, Spec
 from kvcache.capacity import BlockCounts, block_counts, kv_dtype, stage, temporary_window_tokens, with_windows
+from kvcache.gate import NO_LIMIT, OffloadRule
 from kvcache.tables import Pool, Settings
 from sim.hardware import Hardware, load_hardware
 from sim.models import Model, load_model
@@ -150,6 +152,18 @@ def _settings(spec: Spec) -> Settings:
         detached_first=profile.detached_first,
         emptied_host_slot_front=profile.emptied_host_slot == "front",
         sequential_claim=profile.claim == "sequential",
+        offload=_offload(spec),
+        eviction=eviction_of(spec.policy),
+    )
+
+
+def _offload(spec: Spec) -> OffloadRule | None:
+    """None where the threshold alone decides."""
+    if spec.offload == Offload():
+        return None
+    ttl_s = spec.offload.ttl_s
+    return OffloadRule(
+        spec.offload.min_uses, spec.offload.contiguous, NO_LIMIT if ttl_s is None else round(1e6 * ttl_s)
     )
 
 

@@ -404,6 +404,19 @@ class RetentionRule(Section):
         return self
 
 
+class Offload(Section):
+    """What-ifs beyond TensorRT-LLM's threshold: which evicted blocks go to the host, and for how long they count there."""
+
+    min_uses: Count = Field(default=1, description="computed or found at least so often; 1: all")
+    contiguous: bool = Field(default=False, description="only blocks whose predecessors can be found and will stay")
+    ttl_s: float | None = Field(
+        default=None,
+        gt=0,
+        le=1e9,
+        description="seconds after which a copy in the host no longer counts; null: for ever",
+    )
+
+
 class Spec(Section):
     """One run: everything that decides its result, except the trace."""
 
@@ -425,6 +438,11 @@ class Spec(Section):
     overlap: Literal["trtllm", "layerwise", "full"] = Field(
         default="trtllm",
         description="copies before all kernels, as in TensorRT-LLM; layerwise: before their layer's; full: beside any",
+    )
+    offload: Offload = Field(default=Offload(), description="which evicted blocks go to the host, beyond the threshold")
+    policy: str = Field(
+        default="priority",
+        description="which free block goes first: priority (TensorRT-LLM), lru, arc, s3-fifo, ..., or FILE.py:CLASS",
     )
     cost_model: Literal["roofline", "table", "aiconfigurator"] = Field(
         default="roofline",

@@ -10,7 +10,9 @@ offload swaps the slots of two block objects, so a block keeps its id, key, tree
 """
 
 from kvcache.compiled import inlined, loop
+from kvcache.gate import Gate, too_old
 from kvcache.queues import claim, front, release
+from kvcache.shelved import Shelved
 from kvcache.tables import (
     ALLOC_NEW,
     ALLOC_TOTAL,
@@ -24,6 +26,7 @@ from kvcache.tables import (
     C_RECORD_COPIES,
     C_RECORD_EVENTS,
     C_TELL_ALL,
+    CLOCK_US,
     DEFAULT_PRIORITY,
     DISK_READ,
     DISK_WRITE,
@@ -51,7 +54,9 @@ from kvcache.tables import (
     P_DROPPED,
     P_OFFLOADED,
     P_ONBOARDED,
+    PARENT,
     PRIORITY,
+    ROOT,
     SLOT,
     T_FREE,
     T_LOWEST,
@@ -125,6 +130,7 @@ def _move_down(s: State, block: int, target: int) -> None:
         note_event(s, EV_LEVEL, int(s.blocks[block, WINDOW]), int(s.blocks[block, NODE]), level - 1, level)
     claim(s, block, -1, -1)
     release(s, block, False)
+    _note_move(s, s.gate, block)
 
 
 @inlined
@@ -151,9 +157,56 @@ def overwrite(s: State, block: int) -> None:
 
 
 @loop
-def may_offload(s: State, w: int) -> bool:
+def may_offload(s: State, w: int, victim: int) -> bool:
     """The victim that `front` has just found may move to the host: its queue's priority reaches the threshold."""
-    return bool(s.tier[w, 0, T_LOWEST] >= s.conf[C_OFFLOAD_MIN_PRIORITY])
+    return _may_offload(s, s.shelf, w, victim) and _admitted(s, s.gate, w, victim)
+
+
+@loop
+def _admitted(s: State, gate: Gate | None, w: int, victim: int) -> bool:
+    """No gate, or its rules hold: used often enough, and everything before it will stay where it can be found."""
+    node = int(s.blocks[victim, NODE])
+    if gate is not None:
+        if node == -1 or gate.uses[node] < gate.rule.min_uses:
+            return False
+        node = int(s.nodes[node, PARENT])
+        while gate.rule.contiguous and node != ROOT:
+            block = int(s.value[w, node])
+            if block == -1 or (
+                s.blocks[block, LEVEL] == 0 and s.blocks[block, PRIORITY] < s.conf[C_OFFLOAD_MIN_PRIORITY]
+            ):
+                return False
+            node = int(s.nodes[node, PARENT])
+    return True
+
+
+@loop
+def note_use(s: State, gate: Gate | None, node: int) -> None:
+    """Content was computed or found once more."""
+    if gate is not None:
+        gate.uses[node] += 1
+
+
+@loop
+def out_of_time(s: State, gate: Gate | None, block: int) -> bool:
+    """The block lies on a colder level and is too old to count; its content is dropped then."""
+    if gate is not None:
+        if s.blocks[block, LEVEL] > 0 and too_old(gate, block, int(s.tally[CLOCK_US])):
+            drop(s, block, EXPIRED_FATE)
+            return True
+    return False
+
+
+@loop
+def _note_move(s: State, gate: Gate | None, block: int) -> None:
+    if gate is not None:
+        gate.moved_us[block] = s.tally[CLOCK_US]
+
+
+@inlined
+def _may_offload(s: State, shelf: Shelved | None, w: int, victim: int) -> bool:
+    priority = s.tier[w, 0, T_LOWEST] if shelf is None else s.blocks[victim, PRIORITY]
+    return bool(priority >= s.conf[C_OFFLOAD_MIN_PRIORITY])
 
 
 @inlined
@@ -166,7 +219,7 @@ def get_free(s: State, w: int, priority: int, duration_ms: int) -> int:
     block, fate = v, EVICTED_GPU
     if s.blocks[v, KEY] == -1:
         s.stats[w, ALLOC_NEW] += 1
-    elif not may_offload(s, w):
+    elif not may_offload(s, w, v):
         fate = BELOW_THRESHOLD
     elif s.tier[w, 1, T_FREE] > 0 and s.conf[C_ONBOARD]:
         block, fate = _host_place(s, w), EVICTED_HOST

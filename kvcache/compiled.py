@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from numba import njit, types
+from numba import config, njit, typeof, types
 
 F = TypeVar("F", bound=Callable[..., Any])
 HERE = Path(__file__).parent
@@ -42,9 +42,37 @@ def inlined(function: F) -> F:
     return _compiled(function, {"_nrt": False, "forceinline": True})
 
 
+class Address(types.WrapperAddressProtocol):
+    """A compiled function to be called by its address: the caller's machine code holds its types, but none of its code.
+
+    What many loops call and few of them often is handed to them so: they are compiled once, whatever it does.
+    """
+
+    def __init__(self, function: Callable[..., Any], result: Any, *arguments: Any) -> None:
+        """`arguments` are examples (tables) or types; `result` is a type."""
+        kinds = [a if isinstance(a, types.Type) else typeof(a) for a in arguments]  # type: ignore[no-untyped-call]
+        self._signature = result(*kinds)
+        dispatcher: Any = _compiled(function, {"_nrt": False, "no_cfunc_wrapper": False})
+        dispatcher.compile(tuple(kinds))
+        self._made = dispatcher.overloads[tuple(kinds)]  # kept: it owns the code
+
+    def __wrapper_address__(self) -> int:  # ruff: ignore[bad-dunder-method-name] - numba's name
+        """Where the code begins."""
+        return int(self._made.library.get_pointer_to_function(self._made.fndesc.llvm_cfunc_wrapper_name))
+
+    def signature(self) -> Any:
+        """Result and arguments."""
+        return self._signature
+
+
+def by_address(function: Callable[..., Any], result: Any, *arguments: Any) -> Any:
+    """`function` for a table of loops: an `Address`, or without the compiler the function itself."""
+    return function if config.DISABLE_JIT else Address(function, result, *arguments)  # type: ignore[attr-defined]
+
+
 def _compiled(function: F, options: dict[str, Any]) -> F:
-    options |= {"cache": True, "error_model": "numpy", "no_cfunc_wrapper": True}
-    dispatcher: Any = njit(**options)(function)
+    chosen: dict[str, Any] = {"cache": True, "error_model": "numpy", "no_cfunc_wrapper": True} | options
+    dispatcher: Any = njit(**chosen)(function)
     if hasattr(dispatcher, "compile"):  # absent with NUMBA_DISABLE_JIT=1
         compile_exactly = dispatcher.compile
         dispatcher.compile = lambda signature: compile_exactly(tuple(_widened(t) for t in signature))

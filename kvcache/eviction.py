@@ -15,7 +15,7 @@ it in B2") follow the last of them.
 
 import numpy as np
 
-from kvcache.compiled import inlined, loop
+from kvcache.compiled import loop
 from kvcache.shelf import (
     ABSENT,
     BEGUN,
@@ -77,7 +77,7 @@ MOST_USES = 3  # S3-FIFO's have two
 # ---- entering and leaving ----------------------------------------------------------------------------------------------
 
 
-@inlined
+@loop
 def enter(s: Shelf, t: int, item: int, content: int, uses: int) -> None:
     """`content` comes into tier t in the place of `item`, with the uses it brings along, without a place in the order."""
     row = s.rows[t, item]
@@ -108,7 +108,7 @@ def _adapt(s: Shelf, t: int, ghost: int) -> None:
     s.level[t, TARGET] = min(max(target, 0.0), float(s.meter[t, CAPACITY]))
 
 
-@inlined
+@loop
 def leave(s: Shelf, t: int, item: int, evicted: bool) -> None:
     """`item` leaves tier t. Evicted: for want of room, so that ghosts and ageing take note; else it moves or is taken."""
     if s.rows[t, item, STATE] == QUEUED:
@@ -157,7 +157,7 @@ def _arc_ghosts(s: Shelf, t: int, content: int, which: int) -> None:
 # ---- using -------------------------------------------------------------------------------------------------------------
 
 
-@inlined
+@loop
 def use(s: Shelf, t: int, item: int, priority: int) -> None:
     """One use of `item`: a fresh one gets its first place, another what the policy gives to a hit."""
     row, kind = s.rows[t, item], s.rule.kind
@@ -175,6 +175,7 @@ def use(s: Shelf, t: int, item: int, priority: int) -> None:
     if row[STATE] == QUEUED:
         unlink(s, t, item)
     if kind == LISTS and s.rule.counts:
+        row[COUNT] = min(int(row[COUNT]), s.rows.shape[1] - len(s.home) - 1)
         row[LIST] = row[COUNT]
     elif kind == ARC and not fresh:
         row[LIST] = T2
@@ -189,7 +190,7 @@ def use(s: Shelf, t: int, item: int, priority: int) -> None:
         _demote(s, t)
 
 
-@inlined
+@loop
 def queue(s: Shelf, t: int, item: int) -> None:
     """Give `item` a place as the newest; one that is held and has a score waits outside the heap."""
     if s.rule.kind != SCORE:
@@ -283,7 +284,7 @@ def next_victim(s: Shelf, t: int) -> int:
     return _least_likely(s, t)
 
 
-@inlined
+@loop
 def _first_free(s: Shelf, t: int, which: int) -> int:
     """The oldest item of a list that may go; those before it that may not step out."""
     item = oldest(s, t, which)

@@ -8,9 +8,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from kvcache.gate import gate_for
 from kvcache.keys import Rows, check_block_size, grow, intern_all, key_offsets, name_twins
 from kvcache.request import Requests
 from kvcache.retention import RetentionColumns
+from kvcache.shelf import with_contents
 from kvcache.tables import (
     C_TOKENS_PER_BLOCK,
     FATE,
@@ -170,9 +172,10 @@ def renewed(state: State, names: Names, pools: tuple[Pool, ...], settings: Setti
         value = np.full((len(pools), len(state.nodes)), -1, np.int32)
     if settings.evict_descendants:
         kids = np.full((len(state.nodes), 3), -1, np.int32)
+    shelf = fresh.shelf and fresh.shelf._replace(shelf=with_contents(fresh.shelf.shelf, len(state.nodes)))
     return fresh._replace(
         nodes=state.nodes, value=value, kids=kids, twin=state.twin, runs=state.runs, tables=state.tables,
-        tally=names.tally.copy(),
+        tally=names.tally.copy(), gate=fresh.gate and gate_for(fresh.gate, len(state.nodes)), shelf=shelf,
     )  # fmt: skip
 
 

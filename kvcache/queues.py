@@ -1,4 +1,5 @@
-"""The free queues: which unreferenced block is taken next, and when a priority expires.
+"""The free queues: which unreferenced block is taken next, and when a priority expires. Under another policy than
+TensorRT-LLM's the order is `kvcache.shelved`'s; machine code is made for the one in use (a state without a shelf has none).
 
 Models TensorRT-LLM's `LRUEvictionPolicy`: a queue a (level, priority), front = next victim, lowest priority first, plus an
 ordered set of expiring blocks. Differences: equal expiry times break by block id (TensorRT-LLM: by pointer), and the
@@ -8,9 +9,13 @@ queues of several windows share one table.
 """
 
 from kvcache.compiled import inlined, loop
+from kvcache.eviction import SCORE
+from kvcache.shelf import FREE_ITEMS
+from kvcache.shelved import Shelved, note_depth
 from kvcache.tables import (
     C_BLOCKS,
     C_LEVELS,
+    C_TOKENS_PER_BLOCK,
     CLOCK_US,
     DEFAULT_PRIORITY,
     DURATION_MS,
@@ -18,6 +23,8 @@ from kvcache.tables import (
     LEVEL,
     N_HEAP,
     NEXT,
+    NODE,
+    PARENT,
     PREV,
     PRIORITIES,
     PRIORITY,
@@ -40,6 +47,16 @@ def front(s: State, w: int, level: int) -> int:
     """The block of `level` to be taken next, not taken yet; -1 if every queue of the level is empty."""
     if s.tier[w, level, T_FREE] == 0:
         return -1
+    return _front(s, s.shelf, w, level)
+
+
+@loop
+def _front(s: State, shelf: Shelved | None, w: int, level: int) -> int:
+    """What follows the test for emptiness; under another policy empty blocks go first, in queues as ever."""
+    if shelf is not None:
+        t = int(w * s.conf[C_LEVELS] + level)
+        if shelf.shelf.meter[t, FREE_ITEMS] == s.tier[w, level, T_FREE]:
+            return int(shelf.victim(shelf.shelf, t, s.tally[CLOCK_US] * 1e-6))
     p = s.tier[w, level, T_LOWEST]
     head = ring(s, w, level, p)
     while s.blocks[head, NEXT] == head:
@@ -63,6 +80,18 @@ def unlink(s: State, block: int) -> None:
     right = s.blocks[block, NEXT]
     if right == -1:
         return
+    _unlink(s, s.shelf, block, right)
+
+
+@loop
+def _unlink(s: State, shelf: Shelved | None, block: int, right: int) -> None:
+    if shelf is not None:
+        if right == block:
+            level = int(s.blocks[block, QUEUE_LEVEL])
+            shelf.take(shelf.shelf, block, s.blocks[block, NODE] == -1 or s.blocks[block, LEVEL] != level)
+            s.blocks[block, NEXT] = -1
+            s.tier[s.blocks[block, WINDOW], level, T_FREE] -= 1
+            return
     left = s.blocks[block, PREV]
     s.blocks[left, NEXT] = right
     s.blocks[right, PREV] = left
@@ -72,6 +101,15 @@ def unlink(s: State, block: int) -> None:
 
 @loop
 def _push(s: State, block: int, to_front: bool) -> None:
+    _push_in(s, s.shelf, block, to_front)
+
+
+@loop
+def _push_in(s: State, shelf: Shelved | None, block: int, to_front: bool) -> None:
+    if shelf is not None:
+        if s.blocks[block, NODE] != -1:
+            _put(s, shelf, block)
+            return
     w, level, p = s.blocks[block, WINDOW], s.blocks[block, LEVEL], s.blocks[block, PRIORITY]
     head = ring(s, w, level, p)
     if to_front:
@@ -81,6 +119,19 @@ def _push(s: State, block: int, to_front: bool) -> None:
     s.blocks[block, QUEUE_LEVEL] = level
     s.tier[w, level, T_FREE] += 1
     s.tier[w, level, T_LOWEST] = min(s.tier[w, level, T_LOWEST], p)
+
+
+@loop
+def _put(s: State, shelf: Shelved, block: int) -> None:
+    """A block with content becomes free under another policy; its own row is its NEXT then."""
+    w, level, node = int(s.blocks[block, WINDOW]), int(s.blocks[block, LEVEL]), int(s.blocks[block, NODE])
+    if shelf.shelf.rule.kind == SCORE:
+        note_depth(shelf.shelf, s.nodes[:, PARENT], node, int(s.conf[C_TOKENS_PER_BLOCK]))
+    t = int(w * s.conf[C_LEVELS] + level)
+    shelf.put(shelf.shelf, t, block, node, int(s.blocks[block, PRIORITY]), s.tally[CLOCK_US] * 1e-6)
+    s.blocks[block, NEXT] = block
+    s.blocks[block, QUEUE_LEVEL] = level
+    s.tier[w, level, T_FREE] += 1
 
 
 @inlined
@@ -117,12 +168,21 @@ def refresh(s: State, now_us: int) -> int:
         if s.expiry_us[block] != when:
             continue  # claimed or released again since
         s.expiry_us[block] = -1
-        unlink(s, block)  # it is queued: whoever takes a block out of its queue ends its expiry
-        s.blocks[block, PRIORITY] = DEFAULT_PRIORITY
-        s.blocks[block, EXPIRED] = 1
-        _push(s, block, False)
+        _expire(s, s.shelf, block)
         expired += 1
     return expired
+
+
+@loop
+def _expire(s: State, shelf: Shelved | None, block: int) -> None:
+    """`block` is queued: whoever takes a block out of its queue ends its expiry. Only priority queues order by priority."""
+    s.blocks[block, EXPIRED] = 1
+    if shelf is None:
+        unlink(s, block)
+        s.blocks[block, PRIORITY] = DEFAULT_PRIORITY
+        _push(s, block, False)
+    else:
+        s.blocks[block, PRIORITY] = DEFAULT_PRIORITY
 
 
 @loop

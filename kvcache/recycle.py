@@ -13,7 +13,9 @@ representatives of their groups, twins. The rest is forgotten: such content coun
 import numpy as np
 
 from kvcache.compiled import loop
+from kvcache.gate import renumber_gate
 from kvcache.keys import SHORT, key_hash, rebuild, runs_of
+from kvcache.shelf import renumber
 from kvcache.tables import (
     C_BLOCKS,
     C_EVICT_DESCENDANTS,
@@ -67,6 +69,10 @@ def recycle(s: State, held: Array) -> Array:
     if len(s.twin) > 1:
         s.twin[: len(old)] = number[s.twin[old]]
         s.twin[len(old) : before] = ROOT
+    if s.gate is not None:
+        renumber_gate(s.gate, number)
+    if s.shelf is not None:
+        renumber(s.shelf.shelf, number)
     s.tally[N_NODES] = len(old)
     pack_runs(s)
     s.tables[:] = -1

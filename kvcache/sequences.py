@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kvcache.blocks import get_free, note_copy, note_event, onboard, overwrite
+from kvcache.blocks import get_free, note_copy, note_event, note_use, onboard, out_of_time, overwrite
 from kvcache.compiled import inlined, loop
 from kvcache.queues import claim, release, unlink
 from kvcache.tables import (
@@ -132,6 +132,8 @@ def find_matches(s: State, m: Matches, j: int, w: int, keys: Array, full: int, s
         tokens, partial = int(s.nodes[node, TOKENS]), 0
         block = int(s.value[w, node])
         last = False
+        if block != -1 and out_of_time(s, s.gate, block):
+            break
         if block != -1:
             partial = tokens if tokens < tpb else 0
         elif s.nodes[node, LIVE] == 0:
@@ -199,6 +201,7 @@ def _claim_full(s: State, m: Matches, block: int, priority: int, duration_ms: in
         m.entry[s.blocks[block, CLAIMANT], M_MODE] = COPY
         m.entry[s.blocks[block, CLAIMANT], M_RELEASE] = 0
     _set_claim(s, block, -1, 1)
+    note_use(s, s.gate, int(s.blocks[block, NODE]))
     claim(s, block, priority, duration_ms)
 
 
@@ -416,6 +419,7 @@ def store(s: State, q: Sequences, w: int, seq: int, keys: Array, full: int, shor
             opening = opening or s.conf[C_TELL_ALL] == 1  # what was just told ends the event before it
         s.blocks[block, KEY] = node
         attach(s, block, node)
+        note_use(s, s.gate, node)
         if opening:
             note_event(s, EV_STORED_OPEN, w, int(s.nodes[node, PARENT]), 0, 0)
         opening = False

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kvcache.compiled import inlined, loop
+from kvcache.compiled import loop
 
 Array = NDArray[Any]
 
@@ -26,7 +26,7 @@ NEXT, PREV, STATE, LIST, COUNT, HOLDS, CONTENT, HEAP_AT, COLUMNS = range(9)
 ABSENT, FRESH, HELD, QUEUED = range(4)  # FRESH: just entered, no place in the order yet
 # Columns of `meter`, one row a tier. FIRST_LIST: the row before the head of list 1. QUEUED_IN + n: items queued in list n.
 SIZE, CAPACITY, WAITING, LOWEST, FIRST_LIST, HAND, PENDING, HEAP_SIZE, STAMP, HIT_GHOST, HAS_EVICTED = range(11)
-QUEUED_IN, GHOSTS_IN, METERS = 11, 15, 18  # lists from 3 on share one count
+QUEUED_IN, GHOSTS_IN, FREE_ITEMS, METERS = 11, 15, 18, 19  # lists from 3 on share one count
 # Columns of `level`, one row a tier: numbers that a policy learns.
 NOW, FLOOR, TARGET, LIFE_S, LEVELS = range(5)
 # Columns of `facts`, one row a content.
@@ -62,11 +62,12 @@ class Shelf(NamedTuple):
     rows: Array  # int32[tier, item + list head, COLUMNS]
     meter: Array  # int64[tier, METERS]
     level: Array  # float64[tier, LEVELS]
-    ghosts: Array  # int32[tier, content + 3, 3]; heads last; one content only unless ghost_share
+    ghosts: Array  # int32[tier, 3 heads + content, 3]; no content unless ghost_share
     order: Array  # float64[tier, item, 2]: score and stamp, or time of the last use
     heap: Array  # int32[tier, item]
     facts: Array  # int32[content, FACTS]
     habits: Array  # float64[tier, CATEGORIES, HABITS]
+    home: Array  # int32[item]: the tier where the item is, or was last; -1: none yet
 
 
 def make_shelf(rule: Rule, score_of: Any, capacities: list[int], items: int, contents: int, lists: int) -> Shelf:
@@ -80,9 +81,8 @@ def make_shelf(rule: Rule, score_of: Any, capacities: list[int], items: int, con
     meter[:, LOWEST] = 1
     meter[:, FIRST_LIST] = items
     meter[:, HAND] = meter[:, PENDING] = -1
-    remembered = contents if rule.ghost_share > 0 else 0
-    ghosts = np.full((tiers, remembered + 3, 3), -1, np.int32)
-    ghosts[:, remembered:, G_NEXT] = ghosts[:, remembered:, G_PREV] = np.arange(remembered, remembered + 3)
+    ghosts = np.full((tiers, 3 + (contents if rule.ghost_share > 0 else 0), 3), -1, np.int32)
+    ghosts[:, :3, G_NEXT] = ghosts[:, :3, G_PREV] = np.arange(3)
     return Shelf(
         rule,
         score_of,
@@ -94,13 +94,53 @@ def make_shelf(rule: Rule, score_of: Any, capacities: list[int], items: int, con
         np.zeros((tiers, items), np.int32),
         np.zeros((contents, FACTS), np.int32),
         np.zeros((tiers, CATEGORIES, HABITS)),
+        np.full(items, -1, np.int32),
     )
+
+
+def with_contents(s: Shelf, contents: int) -> Shelf:
+    """`s` with room for so many contents."""
+    more = contents - len(s.facts)
+    if more <= 0:
+        return s
+    facts = np.concatenate([s.facts, np.zeros((more, FACTS), np.int32)])
+    facts[len(s.facts) :, DEPTH] = -1
+    if s.rule.ghost_share == 0:
+        return s._replace(facts=facts)
+    new = np.full((len(s.ghosts), more, 3), -1, np.int32)
+    return s._replace(facts=facts, ghosts=np.concatenate([s.ghosts, new], axis=1))
+
+
+def renumber(s: Shelf, number: Array) -> None:
+    """Contents have new numbers (`number[old]`, -1: forgotten, never one that an item holds); they only become lower."""
+    old = np.flatnonzero(number >= 0)
+    items = s.rows[:, : len(s.home), CONTENT]
+    items[:] = np.maximum(number[items], 0)
+    s.facts[: len(old)] = s.facts[old]
+    s.facts[len(old) : len(number)] = 0
+    s.facts[len(old) : len(number), DEPTH] = -1
+    for t in range(len(s.ghosts) if s.rule.ghost_share > 0 else 0):
+        kept = [(which, int(number[c])) for which in (1, 2) for c in _listed(s, t, which) if number[c] >= 0]
+        s.ghosts[t] = -1
+        s.ghosts[t, :3, G_NEXT] = s.ghosts[t, :3, G_PREV] = np.arange(3)
+        s.meter[t, GHOSTS_IN : GHOSTS_IN + 3] = 0
+        for which, content in kept:
+            remember(s, t, content, which)
+
+
+def _listed(s: Shelf, t: int, which: int) -> list[int]:
+    """The contents of a ghost list, oldest first."""
+    found, at = [], int(s.ghosts[t, which, G_NEXT])
+    while at != which:
+        found.append(at - 3)
+        at = int(s.ghosts[t, at, G_NEXT])
+    return found
 
 
 # ---- lists -------------------------------------------------------------------------------------------------------------
 
 
-@inlined
+@loop
 def link_before(s: Shelf, t: int, item: int, place: int) -> None:
     """Put `item` into its list, directly in front of the row `place`."""
     before = s.rows[t, place, PREV]
@@ -115,13 +155,13 @@ def link_before(s: Shelf, t: int, item: int, place: int) -> None:
     s.meter[t, LOWEST] = min(s.meter[t, LOWEST], which)
 
 
-@inlined
+@loop
 def head_of(s: Shelf, t: int, which: int) -> int:
     """Row of the head of list `which`, from 1 on."""
     return int(s.meter[t, FIRST_LIST]) + which
 
 
-@inlined
+@loop
 def oldest(s: Shelf, t: int, which: int) -> int:
     """First item of a list, -1 if it is empty."""
     head = head_of(s, t, which)
@@ -129,7 +169,7 @@ def oldest(s: Shelf, t: int, which: int) -> int:
     return -1 if item == head else item
 
 
-@inlined
+@loop
 def push_newest(s: Shelf, t: int, item: int) -> None:
     """Queue `item` as the newest of its list."""
     link_before(s, t, item, head_of(s, t, int(s.rows[t, item, LIST])))
@@ -141,7 +181,7 @@ def push_oldest(s: Shelf, t: int, item: int) -> None:
     link_before(s, t, item, int(s.rows[t, head_of(s, t, int(s.rows[t, item, LIST])), NEXT]))
 
 
-@inlined
+@loop
 def unlink(s: Shelf, t: int, item: int) -> None:
     """Take a queued `item` out of its list or heap; it stays in the tier."""
     s.rows[t, item, STATE] = HELD
@@ -241,44 +281,38 @@ def _heap_remove(s: Shelf, t: int, item: int) -> None:
 
 
 @loop
-def _ghost_head(s: Shelf, which: int) -> int:
-    return int(s.ghosts.shape[1]) - 3 + which
-
-
-@loop
 def remember(s: Shelf, t: int, content: int, which: int) -> None:
-    """`content` becomes the newest of ghost list `which` (1 or 2)."""
-    head = _ghost_head(s, which)
-    before = s.ghosts[t, head, G_PREV]
-    s.ghosts[t, content, G_PREV] = before
-    s.ghosts[t, content, G_NEXT] = head
-    s.ghosts[t, content, G_LIST] = which
-    s.ghosts[t, before, G_NEXT] = content
-    s.ghosts[t, head, G_PREV] = content
+    """`content` becomes the newest of ghost list `which` (1 or 2), whose head is the row of that number."""
+    row = content + 3
+    before = s.ghosts[t, which, G_PREV]
+    s.ghosts[t, row, G_PREV] = before
+    s.ghosts[t, row, G_NEXT] = which
+    s.ghosts[t, row, G_LIST] = which
+    s.ghosts[t, before, G_NEXT] = row
+    s.ghosts[t, which, G_PREV] = row
     s.meter[t, GHOSTS_IN + which] += 1
 
 
 @loop
 def remembered(s: Shelf, t: int, content: int) -> int:
     """Which ghost list holds `content`; 0 if none does."""
-    if content >= s.ghosts.shape[1] - 3:
-        return 0
-    return max(0, int(s.ghosts[t, content, G_LIST]))
+    return max(0, int(s.ghosts[t, content + 3, G_LIST]))
 
 
 @loop
 def forget(s: Shelf, t: int, content: int) -> None:
     """Take `content` out of its ghost list."""
-    before, after = s.ghosts[t, content, G_PREV], s.ghosts[t, content, G_NEXT]
+    row = content + 3
+    before, after = s.ghosts[t, row, G_PREV], s.ghosts[t, row, G_NEXT]
     s.ghosts[t, before, G_NEXT] = after
     s.ghosts[t, after, G_PREV] = before
-    s.meter[t, GHOSTS_IN + s.ghosts[t, content, G_LIST]] -= 1
-    s.ghosts[t, content, G_LIST] = -1
+    s.meter[t, GHOSTS_IN + s.ghosts[t, row, G_LIST]] -= 1
+    s.ghosts[t, row, G_LIST] = -1
 
 
 @loop
 def forget_oldest(s: Shelf, t: int, which: int) -> None:
     """Drop the oldest of ghost list `which`, if there is one."""
-    head = _ghost_head(s, which)
-    if s.ghosts[t, head, G_NEXT] != head:
-        forget(s, t, int(s.ghosts[t, head, G_NEXT]))
+    row = int(s.ghosts[t, which, G_NEXT])
+    if row != which:
+        forget(s, t, row - 3)

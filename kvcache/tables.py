@@ -16,6 +16,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from kvcache.gate import Gate, OffloadRule, gate_for, make_gate
+from kvcache.policies import Policy
+from kvcache.shelf import with_contents
+from kvcache.shelved import Shelved, make_shelved
+
 Array = NDArray[Any]
 
 DEFAULT_PRIORITY = 35  # KvCacheRetentionConfig::kDefaultRetentionPriority
@@ -147,6 +152,8 @@ class State(NamedTuple):
     by_priority: Array  # int64[3, PRIORITIES]: blocks offloaded, brought back, dropped for being below the threshold
     copies: Array  # int32[entries, COPY_COLUMNS]
     events: Array  # int32[entries, EVENT_COLUMNS]
+    gate: Gate | None  # further rules for moving to the host
+    shelf: Shelved | None  # the order of free blocks under another eviction policy than TensorRT-LLM's
 
 
 W_TOKENS, W_SLIDING, W_FIRST, W_TEMPORARY = range(4)
@@ -169,6 +176,8 @@ class Settings(NamedTuple):
     record_copies: bool = False
     record_events: bool = False
     tell_all: bool = False  # events also of blocks that leave the tree without one in TensorRT-LLM
+    offload: OffloadRule | None = None  # None: the threshold alone, as TensorRT-LLM
+    eviction: Policy | None = None  # None: TensorRT-LLM's priority LRU (`kvcache.queues`)
 
 
 def _check(pools: tuple[Pool, ...], settings: Settings) -> None:
@@ -243,6 +252,8 @@ def make_state(
         by_priority=np.zeros((3, PRIORITIES), np.int64),
         copies=np.empty((_copy_room(sizes) if settings.record_copies else 1, COPY_COLUMNS), np.int32),
         events=np.empty((4 * total + 4096 if settings.record_events else 1, EVENT_COLUMNS), np.int32),
+        gate=settings.offload and make_gate(settings.offload, total, nodes),
+        shelf=settings.eviction and make_shelved(settings.eviction, sizes.ravel().tolist(), nodes),
     )
     state.tally[N_NODES] = 1
     # LIVE 1: the root is never pruned. Hash 0 belongs to no other key.
@@ -314,7 +325,9 @@ def grow(state: State, nodes: int, runs: int, branches: int) -> State:
     if len(twin) > 1:
         twin = np.full(size, ROOT, np.int32)
         twin[: len(state.twin)] = state.twin
-    return state._replace(nodes=_longer(state.nodes, size), value=value, kids=kids, twin=twin)
+    gate = state.gate and gate_for(state.gate, size)
+    shelf = state.shelf and state.shelf._replace(shelf=with_contents(state.shelf.shelf, size))
+    return state._replace(nodes=_longer(state.nodes, size), value=value, kids=kids, twin=twin, gate=gate, shelf=shelf)
 
 
 def _longer(array: Array, size: int) -> Array:

@@ -75,7 +75,7 @@ def engine_at(f: Fleet, w: int) -> Engine:
     return Engine(
         State(
             s.conf[w], s.tally[w], s.nodes[w], s.value[w], s.kids[w], s.twin[w], s.runs[w], s.tables[w], s.blocks[w],
-            s.window[w], s.tier[w], s.expiry_us[w], s.heap[w], s.stats[w], s.by_priority[w], s.copies[w], s.events[w],
+            s.window[w], s.tier[w], s.expiry_us[w], s.heap[w], s.stats[w], s.by_priority[w], s.copies[w], s.events[w], None, None,
         ),
         Sequences(q.blocks[w], q.length[w], q.slots[w], q.dropped[w]),
         Matches(m.entry[w], m.blocks[w], m.priority[w], m.duration_ms[w]),

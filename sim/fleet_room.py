@@ -43,6 +43,10 @@ def make_fleet(starts: Sequence[Start], requests: int, key_room: int) -> Fleet:
         raise ValueError(
             "routers that look at workers know TensorRT-LLM's iteration without its overlap scheduler only"
         )
+    if any(e.state.shelf is not None or e.state.gate is not None for e in engines):
+        raise ValueError(
+            "routers that look at workers know policy=priority without offload rules only; others run with round_robin"
+        )
     n, batch = len(starts), max(len(e.line.active) for e in engines)
     states = [_with_nodes(e.state, max(len(e.state.nodes) for e in engines)) for e in engines]
     load = _stacked([e.load for e in engines])
@@ -84,13 +88,16 @@ def make_fleet(starts: Sequence[Start], requests: int, key_room: int) -> Fleet:
 def engine_of(f: Fleet, w: int) -> Engine:
     """Worker w's engine as views, for those who are not compiled."""
     parts = (f.state, f.sequences, f.matches, f.load, f.line, f.outcome)
-    return Engine(*(type(part)(*(array[w] for array in part)) for part in parts))  # type: ignore[arg-type]
+    return Engine(*(type(part)(*(a if a is None else a[w] for a in part)) for part in parts))  # type: ignore
 
 
 def _stacked(parts: Sequence[Any]) -> Any:
-    """One tuple of tables, each the workers' ones on top of each other, the smaller ones padded with zeros."""
-    columns = []
+    """One tuple of tables, each the workers' ones on top of each other, the smaller ones padded with zeros; None stays."""
+    columns: list[Array | None] = []
     for arrays in zip(*parts, strict=True):
+        if arrays[0] is None:
+            columns.append(None)
+            continue
         shape = tuple(max(a.shape[axis] for a in arrays) for axis in range(arrays[0].ndim))
         out = np.zeros((len(arrays), *shape), arrays[0].dtype)
         for w, a in enumerate(arrays):

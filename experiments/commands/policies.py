@@ -42,3 +42,40 @@ def curve(
     else:
         found = curves(trace.source(), view, policy, capacity, host_capacity, inclusion)
     show(*found, json, plot)
+
+
+@o.bundled
+def compare(
+    trace: o.TraceOptions,
+    configured: o.SpecOptions,
+    policies: Annotated[
+        str,
+        typer.Option(metavar="P,P,...", help="priority, lru, s3-fifo, ..., FILE.py:CLASS; all: every one there is."),
+    ] = "priority,lru,s3-fifo,arc,w-tinylfu,gdsf",
+    no_timing: o.NoTiming = False,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw it.")] = None,
+    json: o.Json = None,
+) -> None:
+    """Eviction policies side by side in the whole cache manager, ranked, beside the best that any could do.
+
+    Example: [bold]kvtier compare mooncake_conversation --policies lru,arc --gpu-blocks 5000 --host-blocks 5000[/bold]
+    """
+    from experiments.compare import compare as compared
+    from experiments.compare import show
+    from experiments.console import check_target
+
+    check_target(json)
+    show(compared(trace.source(), configured.spec, configured.settings(), policies, timing=not no_timing), json, plot)
+
+
+@o.bundled
+def learn_retention(trace: o.TraceOptions, configured: o.SpecOptions, json: o.Json = None) -> None:
+    """Learn retention rules from the first half of a trace and say what they are worth in the second.
+
+    Example: [bold]kvtier learn-retention mooncake_arxiv_first1000 --gpu-blocks 300 --set tokens_per_block=512[/bold]
+    """
+    from experiments.console import check_target
+    from experiments.learn import learn, show
+
+    check_target(json)
+    show(*learn(trace.source(), configured.spec, configured.settings()), json)

@@ -51,7 +51,7 @@ class PolicyAdapter(Adapter):
         self._found = int(front(self._state, 0, level))
         if self._found == -1:
             raise ValueError(f"level {level} has no free block")
-        self._may_offload = level == 0 and bool(may_offload(self._state, 0))
+        self._may_offload = level == 0 and bool(may_offload(self._state, 0, self._found))
         if save_as:
             self._names[save_as] = self._found
 
