@@ -7,10 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvcache.engine import Limits, is_idle
+from kvcache.commands import SansIOEngine
+from kvcache.engine import Limits, begin_step, is_idle
 from kvcache.line import DECODE_SEQS, N_FLIGHT, PAUSES, PREFILL_TOKENS, STEPS
 from kvcache.overlap import overlap_ahead, overlap_begin, overlap_end, overlap_may_finish
+from kvcache.rules import iteration
 from kvcache.tables import GEN_ALLOC, Pool, Settings
+from kvcache.vllm_engine import vllm_begin
 from tests.kvcache.workloads import WIDE, Bench, assert_conserved, workload
 
 FOUR = Settings(tokens_per_block=4)
@@ -101,6 +104,41 @@ class TestByHand:
         it.arrive(2)
         assert [it.tick(1), it.tick(2)] == [(9, 1), (1, 2)]
         assert it.engine.outcome.reused.tolist() == [0, 0, 8]
+
+    def test_a_long_prompt_takes_its_chunks_in_steps_that_follow_each_other(self) -> None:
+        # 20 tokens, 8 a step: chunks of 8, 8 and 4, each scheduled while the one before runs
+        it = bench([prompt(1, 20)], [2], 20, max_num_tokens=8)
+        it.arrive(0)
+        assert it.ticks() == [(8, 0), (8, 0), (4, 0), (0, 1), (0, 1)]
+        assert (it.engine.outcome.first_token_s[0], it.engine.outcome.finish_s[0]) == (3, 4)
+
+    @pytest.mark.parametrize("plain", [False, True])
+    def test_a_prompt_whose_chunk_finds_no_room_is_not_in_the_step(self, plain: bool) -> None:
+        # Units of 8, 10 tokens a step. A, 16 tokens, B and C: 8 + 1 + 1. Then B and C take 4 with their drafts, and A gets
+        # nothing of the other 6 until they have ended.
+        limits: dict[str, Any] = {"max_num_tokens": 10, "chunk_unit": 8, "max_draft_len": 1}
+        it = bench(
+            [prompt(1, 16), prompt(2, 1), prompt(3, 1)], [1, 3, 3], 20, disable_overlap_scheduler=plain, **limits
+        )
+        it.arrive(0, 1, 2)
+        if plain:
+            assert it.step(0) == {0: (0, 8), 1: (0, 1), 2: (0, 1)}
+            assert it.step(1) == {0: (8, 8), 1: (-1, 1), 2: (-1, 1)}
+            assert it.run(2) == 2
+        else:
+            assert it.ticks() == [(10, 0), (0, 4), (0, 4), (0, 4), (8, 0), (0, 2)]
+
+    def test_the_three_calls_schedule_ahead_too(self) -> None:
+        it = bench([prompt(1, 6)], [2], 10)
+        engine = SansIOEngine(it.engine)
+        assert isinstance(iteration(it.engine).ahead, type(overlap_ahead))
+        engine.arrive(0)
+        steps = []
+        while (step := engine.next_commands(float(len(steps))).step) is not None:
+            steps.append((step.prefill_tokens, step.decode_seqs))
+            engine.finish(step, len(steps))
+        assert steps == [(6, 0), (0, 1), (0, 1)]
+        assert it.engine.outcome.finish_s[0] == 2
 
     def test_a_request_without_output_ends_with_its_prefill(self) -> None:
         it = bench([prompt(1, 5)], [0], 8)
@@ -231,3 +269,12 @@ def test_without_arrivals_meanwhile_only_the_extra_steps_are_more() -> None:
     ahead = bench(prompts, outputs, 200, max_num_tokens=500)
     ahead.arrive(*range(8))
     assert len(ahead.ticks()) == steps + 1 == ahead.engine.line.meter[STEPS]
+
+
+def test_each_policy_has_its_own_iteration() -> None:
+    def rules(**limits: Any) -> Any:
+        return iteration(bench([prompt(1, 4)], [1], 9, **limits).engine)
+
+    assert rules().begin is overlap_begin
+    assert rules(disable_overlap_scheduler=True).begin is begin_step
+    assert rules(disable_overlap_scheduler=True, capacity_scheduler_policy="VLLM").begin is vllm_begin

@@ -13,6 +13,7 @@ from kvcache.line import (
     DECODE_CONTEXT,
     DECODE_SEQS,
     N_ACTIVE,
+    N_DONE,
     PAUSES,
     POSITION,
     PREFILL_PAIRS,
@@ -34,7 +35,7 @@ from kvcache.tables import (
     Pool,
     Settings,
 )
-from kvcache.vllm_engine import vllm_begin, vllm_end
+from kvcache.vllm_engine import vllm_begin, vllm_end, vllm_may_finish
 from tests.kvcache.naive_vllm import NaiveVllm
 from tests.kvcache.workloads import WIDE, Bench, assert_conserved, workload, workloads
 
@@ -75,7 +76,9 @@ class Vllm(Bench):
 
     def end(self, now_s: float) -> None:
         """End the step."""
+        may, done = vllm_may_finish(self.engine), int(self.engine.line.meter[N_DONE])
         vllm_end(self.engine, now_s)
+        assert may or done == self.engine.line.meter[N_DONE]
 
     def whole(self, now_s: float) -> Work:
         """A step from begin to end."""

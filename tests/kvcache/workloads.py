@@ -22,7 +22,9 @@ from kvcache.engine import (
     is_idle,
     make_engine,
     make_outcome,
+    may_finish,
 )
+from kvcache.line import N_DONE
 from kvcache.load import longest_blocks, prepare
 from kvcache.request import Requests
 from kvcache.retention import KvCacheRetentionConfig, RetentionColumns
@@ -126,7 +128,9 @@ class Bench:
     def step(self, now_s: float) -> dict[int, tuple[int, int]]:
         """One step that takes half a second."""
         out = self.begin(now_s)
+        may, done = may_finish(self.engine), int(self.engine.line.meter[N_DONE])
         self.end(now_s + 0.5)
+        assert may or done == self.engine.line.meter[N_DONE]
         return out
 
     @property
