@@ -1,6 +1,7 @@
 """What `kvtier route` does: the same trace under several routers, one row each, side by side."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from rich.table import Table
@@ -13,15 +14,22 @@ from experiments.xfer import printed
 from kvcache.routers import ROUTERS
 
 
-def compared(trace: Trace, spec: str | None, settings: Sequence[str], routers: str) -> list[dict[str, Any]]:
-    """One row a router, in the order given."""
+def compared(
+    trace: Trace, spec: str | None, settings: Sequence[str], routers: str, delays: str = "0"
+) -> list[dict[str, Any]]:
+    """One row a router, and a delay of KV events where it reads them, in the order given."""
     names = [name.strip() for name in routers.split(",") if name.strip()]
     unknown = [name for name in names if name not in ROUTERS]
     if unknown or not names:
         raise ValueError(
             f"--router {routers}: {unknown[0] if unknown else 'nothing'} is no router; known: {', '.join(ROUTERS)}"
         )
-    specs = [load(spec, [*settings, f"workload.router={name}"]) for name in names]
+    late = [delay.strip() for delay in delays.split(",")]
+    specs = [
+        load(spec, [*settings, f"workload.router={name}", f"router.event_delay_s={delay}"])
+        for name in names
+        for delay in late
+    ]
     requests = trace.requests()
     from experiments.run import run
 
@@ -34,11 +42,15 @@ def compared(trace: Trace, spec: str | None, settings: Sequence[str], routers: s
     return rows
 
 
-def show(rows: Sequence[Mapping[str, Any]], json: str | None) -> None:
-    """Notes, then one line a router; with `--json FILE` the rows go there, with `-` to stdout."""
+def show(rows: Sequence[Mapping[str, Any]], json: str | None, plot: Path | None = None) -> None:
+    """Notes, then one line a run; with `--json FILE` the rows go there, with `-` to stdout."""
     console.note([note for row in rows for note in row["notes"]])
     if json is not None:
         console.write_json(list(rows), json)
+    if plot is not None:
+        from reports.cluster_plots import delay_plot
+
+        delay_plot([_drawn(row) for row in rows], plot)
     if json == "-":
         return
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
@@ -55,11 +67,26 @@ def show(rows: Sequence[Mapping[str, Any]], json: str | None) -> None:
         console.say(json)
 
 
+def _drawn(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "router": row["spec"]["workload"]["router"],
+        "delay_s": row["spec"]["router"]["event_delay_s"],
+        "hit_rate_tokens": row["hit_rate_tokens"],
+        "ttft_mean_s": row["ttft_s"]["mean"],
+    }
+
+
+def _name(row: Mapping[str, Any]) -> str:
+    """The router, and how late its events are if they are."""
+    router, delay_s = row["spec"]["workload"]["router"], row["spec"]["router"]["event_delay_s"]
+    return f"{router}, {delay_s:g} s late" if delay_s else str(router)
+
+
 def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
     rates = row.get("hit_rate_by_worker")
     ttft = row["ttft_s"]
     return (
-        row["spec"]["workload"]["router"],
+        _name(row),
         f"{100 * row['hit_rate_tokens']:.1f}",
         f"{100 * min(rates):.1f} to {100 * max(rates):.1f}" if rates else "-",
         " / ".join(f"{ttft[name]:.3g}" for name in ("mean", "p50", "p90")),

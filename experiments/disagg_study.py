@@ -3,6 +3,7 @@ that fits, and the same GPUs with workers that do both.
 """
 
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -89,7 +90,6 @@ def studied(study: Study, spec_name: str | None, settings: list[str]) -> dict[st
     gpus = study.context.workers * context.gpus + study.generation.workers * generation.gpus
     together_spec = _together(spec, study, gpus)
     rows = {"apart": run(apart_spec, requests), "together": run(together_spec, requests)}
-    paces = sorted({point.tokens_per_s_per_user for point in points})
     both = aggregated(machine, generation, study.load, spec.scheduler.max_num_tokens)
     return {
         "rate_per_s": rate,
@@ -99,7 +99,8 @@ def studied(study: Study, spec_name: str | None, settings: list[str]) -> dict[st
         "context_gpus_per_generation_gpu": most.context_per_generation_gpu,
         "peers": conversion_of(machine.model, context, generation).peers,
         "points": [asdict(point) | {"together": _pace(both, point.tokens_per_s_per_user)} for point in points],
-        "paces": paces,
+        "together_points": [asdict(point) for point in both],
+        "title": f"{machine.model.name} on {machine.hardware.name}, {study.load.isl} in, {study.load.osl} out",
         **{name: _figures(row, gpus) for name, row in rows.items()},
         "notes": list(dict.fromkeys([*notes, *rows["apart"]["notes"], *rows["together"]["notes"]])),
     }
@@ -133,8 +134,10 @@ def _figures(row: dict[str, Any], gpus: int) -> dict[str, Any]:
     return {name: row.get(name) for name in kept} | {"tokens_per_s_per_gpu": row["output_tokens_per_s"] / gpus}
 
 
-def show(result: dict[str, Any], json: str | None) -> None:
-    """Three short tables; with `--json FILE` the figures go there, with `-` to stdout."""
+def show(result: dict[str, Any], json: str | None, plot: Path | None = None) -> None:
+    """Three short tables; with `--json FILE` the figures go there, with `-` to stdout; the curves to `plot`."""
+    if plot is not None:
+        draw(result, plot)
     console.note(result["notes"])
     if json is not None:
         console.write_json(result, json)
@@ -173,6 +176,18 @@ def show(result: dict[str, Any], json: str | None) -> None:
     printed(curve)
     if json is not None:
         console.say(json)
+
+
+def draw(result: dict[str, Any], path: Path) -> None:
+    """The rate-matched curve and that of the same split doing both."""
+    from reports.cluster_plots import pace_plot
+
+    names = ("tokens_per_s_per_user", "tokens_per_s_per_gpu")
+    curves = {
+        words: [(point[names[0]], point[names[1]]) for point in result[key]]
+        for words, key in (("disaggregated, rate-matched", "points"), ("aggregated", "together_points"))
+    }
+    pace_plot(curves, path, result["title"])
 
 
 def _cells(figures: dict[str, Any]) -> tuple[str, ...]:

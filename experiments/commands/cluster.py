@@ -1,5 +1,6 @@
 """The commands about several workers: which router, and prefill apart from decoding."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -15,11 +16,14 @@ def route(
     router: Annotated[
         str, typer.Option(metavar="R,R,...", help="round_robin, random, session, least_loaded, approximate, kv.")
     ] = "random,least_loaded,approximate,kv",
-    event_delay: Annotated[float, typer.Option(min=0, help="KV events are under way so long, s.")] = 0.0,
+    event_delay: Annotated[str, typer.Option(metavar="S,S,...", help="KV events are under way so long, s.")] = "0",
     event_loss: Annotated[float, typer.Option(min=0, max=1, help="Share of events that never arrive.")] = 0.0,
     routers: Annotated[int, typer.Option(min=1, help="Replicas of the router, each with its own view.")] = 1,
     report_period: Annotated[float, typer.Option(min=0, help="Workers report loads so often, s; 0: always.")] = 0.0,
     json: o.Json = None,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE.png", help="Draw hits and TTFT over the events' delay.")
+    ] = None,
 ) -> None:
     """Compare routers on one trace: hit rates, times and how evenly the work is spread.
 
@@ -30,13 +34,12 @@ def route(
 
     check_target(json)
     given = {
-        "event_delay_s": event_delay,
         "event_loss": event_loss,
         "replicas": routers,
         "report_period_s": report_period,
     }
     settings = [*configured.settings(), f"workload.workers={workers}", *(f"router.{k}={v}" for k, v in given.items())]
-    show(compared(trace.source(), configured.spec, settings, router), json)
+    show(compared(trace.source(), configured.spec, settings, router, event_delay), json, plot)
 
 
 @o.bundled
@@ -58,6 +61,7 @@ def disagg(
     ] = None,
     requests: Annotated[int, typer.Option(min=1, help="Requests to simulate.")] = 200,
     json: o.Json = None,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw tokens/s/GPU over tokens/s/user.")] = None,
 ) -> None:
     """Compute prompts on some GPUs and decode on others: where the first token's time goes, and whether it pays.
 
@@ -70,6 +74,5 @@ def disagg(
     check_target(json)
     study = Study(Load(isl, osl), side(ctx, "--ctx"), side(gen, "--gen"), requests, rate)
     given = {"link": link, "layerwise": str(layerwise).lower(), "zero_copy": str(zero_copy).lower()}
-    show(
-        studied(study, configured.spec, [*configured.settings(), *(f"cluster.{k}={v}" for k, v in given.items())]), json
-    )
+    settings = [*configured.settings(), *(f"cluster.{k}={v}" for k, v in given.items())]
+    show(studied(study, configured.spec, settings), json, plot)

@@ -118,3 +118,15 @@ def test_an_unknown_router_names_the_known_ones(tmp_path: Path) -> None:
 
     with pytest.raises(ValueError, match="best is no router; known: round_robin, random"):
         compared(Trace(str(tmp_path)), None, [], "kv,best")
+
+
+def test_late_events_are_rows_of_their_own_and_can_be_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from experiments.comparison import compared, show
+    from experiments.trace import Trace
+
+    rows = compared(Trace(TRACE), None, ["gpu_tokens=20000", "workload.workers=2"], "kv", "0,60")
+    show(rows, None, tmp_path / "late.png")
+    printed = capsys.readouterr().out
+    assert "kv, 60 s late" in printed
+    assert rows[0]["hit_tokens"] >= rows[1]["hit_tokens"]
+    assert (tmp_path / "late.png").exists()
