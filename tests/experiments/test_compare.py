@@ -109,7 +109,7 @@ def test_rules_learned_on_the_first_half_pay_on_the_second(tmp_path: Path) -> No
     spec.write_text(block + "\n", encoding="utf-8")
     again = kvtier("replay", *arguments, "--spec", str(spec), "--no-timing", "--json", "-")
     assert again.exit_code == 0, again.stderr
-    assert json.loads(again.stdout)["hit_rate_tokens"] > 0.1
+    assert json.loads(again.stdout)["hit_rate_tokens"] > 0.09
 
 
 def test_a_trace_of_one_request_has_no_two_halves(tmp_path: Path) -> None:

@@ -101,6 +101,9 @@ def test_renewed_tables_are_those_of_a_first_run(pools: tuple[Pool, ...], later:
     found = renewed(state, names, pools, later)
     wanted, _ = prepare(requests, nothing, pools, later)
     for name, array in wanted._asdict().items():
+        if array is None:
+            assert getattr(found, name) is None
+            continue
         known = used if name == "nodes" else len(array)
         if name == "runs":
             known = int(wanted.tally[1])
