@@ -8,13 +8,13 @@ from rich.console import Console
 from rich.table import Table
 
 from experiments import console
-from experiments.published import capacity, compute, copies, cost_models, network, scheduling, storage
+from experiments.published import capacity, compute, copies, cost_models, handover, network, scheduling, storage
 from experiments.published.figure import Figure, Group
 from experiments.xfer import printed
 
 SECTIONS: Mapping[str, Callable[[], list[Group]]] = {
     "B": copies.groups,
-    "C": network.groups,
+    "C": lambda: [*network.groups(), *handover.groups()],
     "D": lambda: [*compute.groups(), *cost_models.groups()],
     "F": storage.groups,
     "G": capacity.groups,

@@ -110,6 +110,15 @@ C3: list[Literal] = [
     ("8 x H800, closed form", 18.57, 0.01),
     ("8 x H800, as printed", 19, 0),
 ]
+# TensorRT-LLM PR #12273, Qwen3-235B, 8,192 tokens: ms from a receiver's request to the first kernel
+C5: list[Literal] = [("prepare", 0.42, 0.01)]
+# Vidur, send_recv.csv: GB/s of one message between two H100, size in bytes
+C6: list[Literal] = [
+    ("H100, one node, 64 MiB", 347.7, 0.10),
+    ("H100, one node, 1 MiB", 104.9, 0.10),
+    ("H100, two nodes, 64 MiB", 35.9, 0.10),
+    ("H100, two nodes, 1 MiB", 19.4, 0.10),
+]
 # vLLM blog of 2026-01-08, figure 1: ms to the first token, Llama-3.1-8B on H100
 D1: list[Literal] = [
     ("recompute 1K tokens", 32, 0.15),
@@ -194,7 +203,7 @@ G: list[Literal] = [
     ("issue 6294, tokens in 52.51 GiB", 860_320, 0.001),
 ]
 
-PUBLISHED = {"B1": B1, "B2": B2, "B3": B3, "B4": B4, "B6": B6, "B7": B7, "C1": C1, "C3": C3}
+PUBLISHED = {"B1": B1, "B2": B2, "B3": B3, "B4": B4, "B6": B6, "B7": B7, "C1": C1, "C3": C3, "C5": C5, "C6": C6}
 PUBLISHED |= {"D1": D1, "D2": D2, "D3": D3, "D4": D4, "DT": D1[:11], "F1": F1, "G": G}
 BOUNDS = {("B7", what) for what, _, tolerance in B7 if tolerance == 0} | {
     ("F1", "POSIX, 64 KiB"),
@@ -233,11 +242,32 @@ def test_every_judged_figure_shown_is_tested_here_with_the_same_value(ours: dict
 
 def test_rows_with_a_free_parameter_are_shown_for_their_shape(groups: list[Group]) -> None:
     assert [group.row for group in groups] == [
-        *("B1", "B2", "B3", "B4", "B5", "B6", "B7", "C1", "C3", "D1", "D2", "D3", "D4", "DT", "F1", "G", "Q21")
+        *(
+            "B1",
+            "B2",
+            "B3",
+            "B4",
+            "B5",
+            "B6",
+            "B7",
+            "C1",
+            "C3",
+            "C4",
+            "C5",
+            "C6",
+            "D1",
+            "D2",
+            "D3",
+            "D4",
+            "DT",
+            "F1",
+            "G",
+            "Q21",
+        )
     ]
     assert off(groups) == []
     shapes = {f.row for group in groups for f in group.figures if f.verdict == "shape"}
-    assert shapes == {"B1", "B3", "B5", "B6", "C1", "C3", "D2", "DT", "Q21"}
+    assert shapes == {"B1", "B3", "B5", "B6", "C1", "C3", "C4", "C5", "D2", "DT", "Q21"}
     assert summary(groups).startswith(f"{len(ROWS)} of {len(ROWS)} figures within tolerance")
 
 
