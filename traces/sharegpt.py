@@ -39,7 +39,8 @@ def read(source: Source, options: ReadOptions) -> FileOrder:
 
 
 def _requests(conversation: Mapping[str, Any], place: Place, to: Collector, texts: Texts) -> Iterator[Row]:
-    turns = [_turn(turn, place, texts) for turn in first_of([conversation], TURNS) or []]
+    name = next((name for name in TURNS if conversation.get(name) is not None), TURNS[0])
+    turns = [_turn(turn, place, texts) for turn in fields.sequence(conversation, name, place) or []]
     session = (fields.label(conversation, ("id",), place), place)
     said: list[int] = []
     is_first = True

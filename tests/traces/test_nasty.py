@@ -164,6 +164,19 @@ def test_skipped_lines_are_counted_with_the_first_one(tmp_path: Path) -> None:
     assert any("2 lines skipped, the first:" in note and ":2: not JSON" in note for note in workload.notes)
 
 
+@pytest.mark.parametrize(
+    "format", ["sharegpt", "text-log", "aibrix", "llmservingsim-sessions", "trtllm-kv-events", "tair"]
+)
+@pytest.mark.parametrize("value", [1.5, "x", {"a": 1}, [1], [[]], [{"x": []}]])
+def test_a_format_named_wrongly_is_one_line_or_a_workload(tmp_path: Path, format: str, value: object) -> None:
+    fields = dict.fromkeys(("conversations", "messages", "requests", "sub_requests", "data", "keys", "input"), value)
+    path = written(tmp_path, json.dumps(GOOD | {"event_id": 0, "query_type": "prefix_match", "input_len": 5} | fields))
+    try:
+        assert len(read(path, format=format, options=ReadOptions(default_output=1)))
+    except TraceError as error:
+        assert len(str(error).splitlines()) == 1
+
+
 def test_repeated_names_are_doubts(tmp_path: Path) -> None:
     stream = opened(written(tmp_path, READ["two rows of one chat_id"][0]))
     joined(stream)
