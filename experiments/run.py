@@ -45,7 +45,20 @@ def run(
         else:
             served, figures, said = routed(work, progress, skip=skip)
     row = fold(spec, work.requests, work.plan, served, wall_s=time.perf_counter() - begun)
+    figures |= paces(spec, row, int(figures.get("gpus", 0)))
     return {**row, **figures, "notes": [*said, *work.notes, *_cost_notes(work, served)]}
+
+
+def paces(spec: Spec, row: dict[str, Any], gpus: int) -> dict[str, Any]:
+    """What each GPU gives and what each user gets; `gpus` 0: every worker does everything."""
+    split = spec.parallel
+    gpus = gpus or spec.workload.workers * split.tensor_parallel_size * split.pipeline_parallel_size
+    tpot = row["tpot_s"]
+    return {
+        "gpus": gpus,
+        "output_tokens_per_s_per_gpu": row["output_tokens_per_s"] / gpus,
+        "tokens_per_s_per_user": 1 / tpot["mean"] if tpot and tpot["mean"] > 0 else None,
+    }
 
 
 def sent_s(work: Ready) -> Float64:
