@@ -31,6 +31,7 @@ from kvcache.tables import (
     STORED,
     State,
 )
+from reports.columns import GIB
 from sim.worker import COMPUTE_S, COPY_WAIT_S
 
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
@@ -130,6 +131,8 @@ def row_of(
         "host_blocks": the_plan.pools[0].blocks[1],
         "disk_blocks": the_plan.pools[0].blocks[2] if len(the_plan.pools[0].blocks) > 2 else 0,
         "block_bytes": the_plan.block_bytes[0],
+        "host_cache_gib": sum(p.blocks[1] * size for p, size in zip(the_plan.pools, the_plan.block_bytes, strict=True))
+        / GIB,
         **times,
     }
     touched = int(stats[:, [ALLOC_TOTAL, REUSED, STORED]].sum())

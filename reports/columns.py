@@ -79,6 +79,7 @@ COLUMNS = {
     "gpu_blocks": Column("GPU pool", "blocks", short="GPU"),
     "host_tokens": Column("host pool", "tokens", short="host"),
     "host_blocks": Column("host pool", "blocks", short="host"),
+    "host_cache_gib": Column("host pool, all windows", "GiB a GPU", short="host"),
     "host_cache_size": Column("host pool", "GiB a rank", GIB, short="host"),
     "host_bytes": Column("host pool", "GiB a rank", GIB, short="host"),
     "disk_tokens": Column("disk tier", "tokens", short="disk"),

@@ -123,7 +123,7 @@ def pareto_plot(frame: pd.DataFrame, x: str, y: str, keys: Sequence[str], path: 
     frame = frame[frame[x].notna() & frame[y].notna()].reset_index(drop=True)
     if frame.empty:
         raise ValueError(f"no run has both {x} and {y}")
-    cost = pareto.costs(frame[x].to_numpy(float), frame[y].to_numpy(float), column(x).better, column(y).better)
+    cost = pareto.costs([frame[name].to_numpy(float) for name in (x, y)], [column(name).better for name in (x, y)])
     chosen = pareto.front(cost)
     knee = pareto.knee(cost, chosen)
     with mpl.rc_context(LOOK):

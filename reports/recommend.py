@@ -154,7 +154,7 @@ def _ordered(
 
 def _by_knee(rows: pd.DataFrame) -> list["pd.Series[float]"]:
     x, y = (rows[named(rows, name)].to_numpy(dtype=np.float64) for name in WITHOUT_LIMITS)
-    costs = pareto.costs(x, y, *(column(name).better for name in WITHOUT_LIMITS))
+    costs = pareto.costs([x, y], [column(name).better for name in WITHOUT_LIMITS])
     front = pareto.front(costs)
     bend = pareto.knee(costs, front)
     best = bend if bend is not None else int(np.flatnonzero(front)[np.argmin(costs[front, 1])])

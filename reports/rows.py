@@ -55,5 +55,5 @@ def joined(plan: Iterator[Row], rows: dict[str, Row]) -> list[Row]:
         row = rows.get(entry["key"])
         if row is not None:
             head = {"run": entry["run"], **entry["settings"], "error": row["error"]}
-            lines.append(head | {name: value for name, value in row.items() if name not in {*head, "key"}})
+            lines.append(head | {name: value for name, value in row.items() if name not in {*head, "key", "point"}})
     return lines

@@ -67,6 +67,51 @@ def sweep_status(directory: o.Directory, json: o.Json = None) -> None:
             typer.echo(line)
 
 
+@o.bundled
+def tune(
+    trace: o.StudyOptions,
+    objective: Annotated[
+        list[str], typer.Option(metavar="FIGURE:min|max", help="E.g. ttft_s.p99:min; several allowed.")
+    ],
+    *,
+    constraint: Annotated[
+        list[str] | None, typer.Option(metavar="FIGURE<VALUE", help="A limit on a figure, e.g. 'tpot_s.p99<0.05'.")
+    ] = None,
+    budget: Annotated[int, typer.Option(min=1, help="Different runs, those that the directory holds included.")] = 100,
+    grid: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUES", help="a,b,c or start:stop:step, both included.")
+    ] = None,
+    configured: o.SpecOptions,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where the results go; a file's own name otherwise.")
+    ] = None,
+    jobs: Annotated[
+        int, typer.Option(min=1, help="Processes, which is also how many points are proposed at a time.")
+    ] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the search.")] = 0,
+    json: o.Json = None,
+    no_timing: o.NoTiming = False,
+) -> None:
+    """Search for the settings worth choosing between with a budget of runs. Started again, it goes on where it stopped.
+
+    Example: [bold]kvtier tune tune_multitenant --objective ttft_s.p99:min --objective host_cache_gib:min \
+--constraint 'tpot_s.p99<0.05' --budget 60 --out runs/tuned[/bold]
+    """
+    from experiments.console import check_target, write_json
+    from experiments.sweeping import Wish, place_of
+    from experiments.tuning import aim_of, lines, tuned
+
+    check_target(json)
+    place, aim = place_of(trace.trace, out), aim_of(objective, constraint or (), budget, seed)
+    wish = Wish(trace.source(), configured.spec, configured.settings(), grid or (), None, False if no_timing else None)
+    found, front = tuned(wish.task(), aim, place, jobs, sys.argv)
+    if json is not None:
+        write_json({"runs": len(found.rows), "held": found.held, "front": front}, json)
+    if json != "-":
+        for line in [*lines(found, front, aim), str(place / "front.csv")]:
+            typer.echo(line)
+
+
 def pareto(
     directory: o.Directory,
     x: Annotated[str, typer.Option("--x", help="Column of the horizontal axis, e.g. moved_bytes.")],
