@@ -9,13 +9,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from experiments import console
+from experiments import console, sweeping
 from experiments.replay import replayed
 from experiments.sweep import TABLE
-from experiments.sweeping import Wish, engine_of, swept
 from experiments.trace import Trace
 from experiments.why import why
-from reports.choice import choose, lines
+from reports.choice import Wish, choose, lines
 from reports.plots import block_plot, threshold_plot
 from reports.table import read_sweep
 
@@ -94,8 +93,8 @@ def demo(out: Path) -> None:
     for show in SHOWS:
         console.heading(show.title)
         place = out / show.name
-        task = Wish(Trace(show.trace, limit=show.limit), show.spec, grid=show.grid).task()
-        swept(task, place, engine_of("local", None, None, place, task), show.command())
+        task = sweeping.Wish(Trace(show.trace, limit=show.limit), show.spec, grid=show.grid).task()
+        sweeping.swept(task, place, sweeping.engine_of("local", None, None, place, task), show.command())
         written += [place / TABLE, *plots(place, show.title)]
         for line in why(place):
             console.say(line)
@@ -107,8 +106,8 @@ def demo(out: Path) -> None:
 def plots(directory: Path, title: str) -> Iterator[Path]:
     """The Pareto plot of a sweep (named knee and front printed), and one plot for each effect that it varied."""
     frame, about = read_sweep(directory)
-    choice = choose(directory, "moved_bytes", "hit_rate_tokens", directory / "pareto.png")
-    for line in lines(choice, "moved_bytes", "hit_rate_tokens"):
+    choice = choose(directory, Wish("moved_bytes", "hit_rate_tokens"), directory / "pareto.png")
+    for line in lines(choice):
         console.say(line)
     yield choice.plot
     if THRESHOLDS in about["grid"]:

@@ -119,8 +119,8 @@ def worker_of(work: Ready) -> Int32:
 
 
 def draws(spec: Spec) -> bool:
-    """Whether `workload.seed` changes anything: whoever draws from it is named here, and sweeps repeat such runs."""
-    return spec.workload.router == "random" and spec.workload.workers > 1
+    """Whether `workload.seed` may change anything: all routers may draw but these two. Sweeps repeat such runs."""
+    return spec.workload.workers > 1 and spec.workload.router not in {"round_robin", "session"}
 
 
 def turns_of(work: Ready) -> Turns | None:

@@ -1,5 +1,6 @@
 """Turns a finished sweep into a choice: the Pareto plot, and the front as a table beside it."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -7,42 +8,84 @@ import pandas as pd
 
 from reports.columns import column
 from reports.files import written
-from reports.plots import pareto_plot, words
-from reports.table import read_sweep, require
+from reports.front_plot import View, pareto_plot
+from reports.limits import limits, named
+from reports.plots import words
+from reports.table import averaged, nearest, read_sweep
+
+
+@dataclass(frozen=True)
+class Wish:
+    """Two or three figures to choose by, what colour and shape say, limits; all as the user writes them."""
+
+    x: str
+    y: str
+    z: str | None = None
+    colour: str | None = None
+    shape: str | None = None
+    limits: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The files written, the front's rows (best x first) and the knee in words."""
+    """The files written, the front's rows (best x first), the knee in words, and what is said of the whole."""
 
     plot: Path
     table: Path
     front: pd.DataFrame
+    figures: Sequence[str]
     knee: str
+    held: float | None
+    within: int
+    runs: int
 
 
-def choose(directory: Path, x: str, y: str, out: Path | None = None) -> Choice:
-    """Plot `y` over `x` for every run of a sweep; write the front to a CSV of the same name."""
+def choose(directory: Path, wish: Wish, out: Path | None = None) -> Choice:
+    """Plot the runs of a sweep by the figures of `wish`; write the front to a CSV of the same name."""
     frame, about = read_sweep(directory)
-    plot = out or directory / f"pareto_{x}_{y}.png"
+    plot = out or directory / f"pareto_{'_'.join(filter(None, (wish.x, wish.y, wish.z)))}.png"
     if plot.suffix != ".png":
         raise ValueError(f"{plot}: the plot is a PNG; give a name that ends in .png")
-    x, y = require(frame, x), require(frame, y)
-    keys = [key for key in about.get("grid", {}) if key in frame.columns]
-    front = pareto_plot(frame, x, y, keys, plot, title=str(about.get("trace", "")))
+    frame, keys = averaged(frame, about)
+    view = View(
+        named(frame, wish.x), named(frame, wish.y), named(frame, wish.z) if wish.z else None,
+        _setting(frame, wish.colour), _setting(frame, wish.shape),
+    )  # fmt: skip
+    if view.z and view.colour:
+        raise ValueError(f"colour shows the third figure, {wish.z}; leave --colour out or use --shape")
+    kept = pd.Series(True, frame.index)
+    for limit in limits(frame, wish.limits):
+        kept &= limit.met(frame)
+    if not kept.any():
+        raise ValueError(f"none of {len(frame)} runs is within {', '.join(wish.limits)}")
+    title = str(about.get("trace", ""))
+    front = pareto_plot(frame[kept], view, keys, plot, title, frame[~kept] if wish.limits else None)
     table = plot.with_suffix(".csv")
-    shown = front[[*keys, x, y, "knee", *(c for c in front.columns if c not in {*keys, x, y, "knee"})]]
+    first = [*keys, *view.figures, "knee"]
     with written(table) as temporary:
-        shown.to_csv(temporary, index=False, lineterminator="\n")
-    best = front[front["knee"]]
-    return Choice(plot, table, front, words(best, keys) if len(best) and keys else "")
+        front.rows[[*first, *(c for c in front.rows.columns if c not in first)]].to_csv(
+            temporary, index=False, lineterminator="\n"
+        )
+    best = front.rows[front.rows["knee"]]
+    name = words(best, keys) if len(best) and keys else ""
+    return Choice(plot, table, front.rows, view.figures, name, front.held, int(kept.sum()), len(frame))
 
 
-def lines(choice: Choice, x: str, y: str) -> list[str]:
-    """What to print: how many runs are in the front, and the knee's figures."""
+def _setting(frame: pd.DataFrame, name: str | None) -> str | None:
+    if name is None or name in frame.columns:
+        return name
+    raise ValueError(f"no column {name}; {nearest(name, map(str, frame.columns))}")
+
+
+def lines(choice: Choice) -> Iterator[str]:
+    """What to print: how many runs are in the front and how much it holds, and the knee's figures."""
     count = len(choice.front)
-    text = [f"{count} {'run' if count == 1 else 'runs'} in the front"]
+    limited = f" of {choice.within} within the limits, {choice.runs} in all" if choice.within < choice.runs else ""
+    yield f"{count} {'run' if count == 1 else 'runs'} in the front{limited}"
+    if choice.held is not None:
+        yield f"hypervolume: {choice.held:.1%} of the box from the best to the worst figures"
     for _, row in choice.front[choice.front["knee"]].iterrows():
-        figures = ", ".join(f"{column(c).label} {row[c] / column(c).divisor:.4g} {column(c).unit}" for c in (x, y))
-        text.append(f"knee: {choice.knee}: {figures}" if choice.knee else f"knee: {figures}")
-    return text
+        figures = ", ".join(
+            f"{column(c).label} {row[c] / column(c).divisor:.4g} {column(c).unit}" for c in choice.figures
+        )
+        yield f"knee: {choice.knee}: {figures}" if choice.knee else f"knee: {figures}"

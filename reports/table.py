@@ -10,6 +10,8 @@ import pandas as pd
 
 from reports.rows import PLAN, ROWS, joined, plan_of, rows_by_key
 
+SEED = "seed"
+
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """The words for `known`: the ones like `name`, or all."""
@@ -47,3 +49,21 @@ def read_sweep(directory: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
     if frame.empty:
         raise ValueError(f"{path}: the sweep has no rows")
     return frame, json.loads(about.read_text(encoding="utf-8")) if about.exists() else {}
+
+
+def averaged(frame: pd.DataFrame, about: dict[str, Any]) -> tuple[pd.DataFrame, list[str]]:
+    """The runs that did not fail, repeats of one setting made one by their means, and the settings that were varied.
+
+    Where there are repeats, `repeats` counts those that were averaged; what is not a number is the first one's.
+    """
+    if "error" in frame.columns:
+        frame = frame[frame["error"].isna()]
+    keys = [key for key in about.get("grid", {}) if key in frame.columns]
+    if about.get("repeats", 1) == 1 or frame.empty:
+        return frame.reset_index(drop=True), keys
+    keys.remove(SEED)
+    groups = frame.groupby(keys, dropna=False, sort=False) if keys else frame.groupby(lambda _: 0)
+    numbers = [name for name in frame.select_dtypes("number").columns if name not in {*keys, SEED, "run"}]
+    first = groups.first().drop(columns=[SEED, *numbers])
+    whole = pd.concat([first, groups[numbers].mean(), groups.size().rename("repeats")], axis=1)
+    return whole.reset_index(drop=not keys), keys

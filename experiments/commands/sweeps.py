@@ -114,18 +114,25 @@ def tune(
 
 def pareto(
     directory: o.Directory,
-    x: Annotated[str, typer.Option("--x", help="Column of the horizontal axis, e.g. moved_bytes.")],
-    y: Annotated[str, typer.Option("--y", help="Column of the vertical axis, e.g. hit_rate_tokens.")],
+    x: Annotated[str, typer.Option("--x", help="Figure of the horizontal axis, e.g. moved_bytes.")],
+    y: Annotated[str, typer.Option("--y", help="Figure of the vertical axis, e.g. hit_rate_tokens.")],
+    z: Annotated[str | None, typer.Option("--z", help="A third figure to choose by, drawn as colour.")] = None,
+    colour: Annotated[str | None, typer.Option(metavar="COLUMN", help="What colour stands for.")] = None,
+    shape: Annotated[str | None, typer.Option(metavar="COLUMN", help="What markers stand for.")] = None,
+    constraint: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FIGURE<VALUE", help="Choose only among runs within, e.g. 'ttft_p99<1s'."),
+    ] = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE.png", help="The plot; in DIR otherwise.")] = None,
 ) -> None:
     """Plot the runs of a sweep, mark those no other run beats, and write them to a CSV beside the plot.
 
-    Example: [bold]kvtier pareto runs/hour --x moved_bytes --y hit_rate_tokens[/bold]
+    Example: [bold]kvtier pareto runs/hour --x moved_bytes --y hit_rate_tokens --constraint 'ttft_mean<5.4s'[/bold]
     """
-    from reports.choice import choose, lines
+    from reports.choice import Wish, choose, lines
 
-    choice = choose(directory, x, y, out)
-    for line in [*lines(choice, x, y), choice.plot, choice.table]:
+    choice = choose(directory, Wish(x, y, z, colour, shape, constraint or ()), out)
+    for line in [*lines(choice), choice.plot, choice.table]:
         typer.echo(line)
 
 

@@ -86,10 +86,17 @@ def test_repeats_seed_the_router_and_a_generated_trace() -> None:
     assert [job.trace.name[-6:] for job in task.jobs()] == ["seed=0", "seed=1"]
 
 
-@pytest.mark.parametrize("router", get_args(Workload.model_fields["router"].annotation))
-def test_a_router_draws_from_the_seed_if_and_only_if_ready_says_so(trace: Trace, router: str) -> None:
-    told = []
+@pytest.mark.parametrize("router", ["round_robin", "session"])
+def test_routers_that_are_said_to_draw_nothing_do_the_same_with_every_seed(trace: Trace, router: str) -> None:
+    told = set()
     for seed in range(8):
-        spec, _ = load(None, [f"router={router}", "workers=2", f"seed={seed}"])
-        told.append(ready.worker_of(ready.ready(spec, trace.requests(), timing=False)).tolist())
-    assert (len({tuple(workers) for workers in told}) > 1) == ready.draws(spec)
+        spec, _ = load(None, [f"workload.router={router}", "workers=2", f"seed={seed}"])
+        assert not ready.draws(spec)
+        told.add(tuple(ready.worker_of(ready.ready(spec, trace.requests(), timing=True))))
+    assert len(told) == 1
+
+
+def test_every_other_router_may_draw() -> None:
+    routers = set(get_args(Workload.model_fields["router"].annotation)) - {"round_robin", "session"}
+    assert all(ready.draws(load(None, [f"workload.router={router}", "workers=2"])[0]) for router in routers)
+    assert not ready.draws(load(None, ["workload.router=random"])[0])

@@ -26,7 +26,7 @@ WAYS: list[tuple[list[str], bool]] = [
     ([], True),
     (["workers=2"], True),
     (["concurrency=4", "rate_scale=1", "spread_arrivals=false"], True),
-    (["workers=2", "router=random"], True),
+    (["workers=2", "workload.router=random"], True),
     (["capacity_scheduler_policy=MAX_UTILIZATION", "max_batch_size=16"], True),
     (["profile=vllm", "host_tokens=0"], True),
     (["retention.3.priority=80"], True),

@@ -70,7 +70,7 @@ def test_fifteen_percent_of_the_runs_find_95_percent_of_the_hypervolume_and_more
 
 
 def test_no_point_is_tried_twice_and_a_small_space_ends() -> None:
-    design = Design.model_validate({"grid": {"workers": [1, 2, 3], "router": ["random", "session"]}})
+    design = Design.model_validate({"grid": {"workers": [1, 2, 3], "workload.router": ["random", "session"]}})
     search = Search(axes_of(design), [1], 100, 0)
     points = []
     while (params := search.next()) is not None:

@@ -1,21 +1,27 @@
 """Plots: no label covers another, series differ without colour, axes have units, files are whole."""
 
 import itertools
+import json
+import re
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import matplotlib.colors
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from reports import plots
-from reports.choice import choose, lines
+from reports import front_plot, plots
+from reports.choice import Wish, choose, lines
 from reports.files import written
+from reports.front_plot import View, pareto_plot
 from reports.labels import Label, place
 
+PLAIN, VIEW = Wish("moved_bytes", "hit_rate_tokens"), View("moved_bytes", "hit_rate_tokens")
 KEYS = ["secondary_offload_min_priority", "tokens_per_block"]
 
 
@@ -46,45 +52,98 @@ def sweep(frame: pd.DataFrame, tmp_path: Path) -> Path:
 
 
 def test_front_goes_to_a_csv_beside_the_plot_with_the_configuration_first(sweep: Path) -> None:
-    choice = choose(sweep, "moved_bytes", "hit_rate_tokens")
+    choice = choose(sweep, PLAIN)
     assert choice.plot.read_bytes()[:4] == b"\x89PNG"
     table = pd.read_csv(choice.table)
     assert list(table.columns[:5]) == [*reversed(KEYS), "moved_bytes", "hit_rate_tokens", "knee"]
     assert table["tokens_per_block"].unique().tolist() == [16]
     assert table["moved_bytes"].is_monotonic_increasing
     assert table["knee"].sum() == 1
-    assert lines(choice, "moved_bytes", "hit_rate_tokens")[0] == "6 runs in the front"
-    assert lines(choice, "moved_bytes", "hit_rate_tokens")[1].startswith("knee: block 16, threshold ")
+    count, held, knee = lines(choice)
+    assert count == "6 runs in the front"
+    assert re.fullmatch(r"hypervolume: [\d.]+% of the box from the best to the worst figures", held)
+    assert knee.startswith("knee: block 16, threshold ")
 
 
 def test_same_figures_give_the_same_bytes(sweep: Path) -> None:
-    first = choose(sweep, "moved_bytes", "hit_rate_tokens", sweep / "a.png")
-    second = choose(sweep, "moved_bytes", "hit_rate_tokens", sweep / "b.png")
+    first = choose(sweep, PLAIN, sweep / "a.png")
+    second = choose(sweep, PLAIN, sweep / "b.png")
     assert first.plot.read_bytes() == second.plot.read_bytes()
 
 
 def test_plot_that_is_no_png_is_refused_before_drawing(sweep: Path) -> None:
     with pytest.raises(ValueError, match=r"give a name that ends in \.png"):
-        choose(sweep, "moved_bytes", "hit_rate_tokens", sweep / "plot.pdf")
+        choose(sweep, PLAIN, sweep / "plot.pdf")
 
 
 def test_runs_without_the_figure_are_left_out(frame: pd.DataFrame, tmp_path: Path) -> None:
     frame.loc[0, "hit_rate_tokens"] = None
-    front = plots.pareto_plot(frame, "moved_bytes", "hit_rate_tokens", KEYS, tmp_path / "p.png")
+    front = pareto_plot(frame, VIEW, KEYS, tmp_path / "p.png").rows
     assert 0 not in front["run"].tolist()
 
 
 def test_one_run_is_a_plot_too(frame: pd.DataFrame, tmp_path: Path) -> None:
-    front = plots.pareto_plot(frame.head(1), "moved_bytes", "hit_rate_tokens", KEYS, tmp_path / "p.png")
+    front = pareto_plot(frame.head(1), VIEW, KEYS, tmp_path / "p.png").rows
     assert front["knee"].tolist() == [False]
 
 
 def test_sweep_over_one_key_or_none_is_a_plot_too(frame: pd.DataFrame, tmp_path: Path) -> None:
     for keys in ([], KEYS[:1], KEYS[1:]):
-        plots.pareto_plot(frame, "moved_bytes", "hit_rate_tokens", keys, tmp_path / "p.png")
+        pareto_plot(frame, VIEW, keys, tmp_path / "p.png")
     plots.threshold_plot(frame, tmp_path / "t.png")
     plots.block_plot(frame, tmp_path / "b.png", group="secondary_offload_min_priority")
     assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_only_runs_within_the_limits_are_chosen(sweep: Path) -> None:
+    choice = choose(sweep, replace(PLAIN, limits=["moved_bytes<500GB"]))
+    assert choice.front["moved_bytes"].max() < 500e9
+    assert next(lines(choice)) == f"{len(choice.front)} runs in the front of 9 within the limits, 18 in all"
+    with pytest.raises(ValueError, match="none of 18 runs is within moved_bytes<1B"):
+        choose(sweep, replace(PLAIN, limits=["moved_bytes<1B"]))
+
+
+def test_third_figure_widens_the_front(frame: pd.DataFrame, tmp_path: Path) -> None:
+    """Larger blocks move no less and find less, but take fewer look-ups: with these as a third figure all 18 runs stay."""
+    frame = frame.assign(lookup_blocks=1 / frame["tokens_per_block"])
+    assert len(pareto_plot(frame, VIEW, KEYS, tmp_path / "two.png").rows) == 6
+    view = View("moved_bytes", "hit_rate_tokens", "lookup_blocks", shape="tokens_per_block")
+    assert len(pareto_plot(frame, view, KEYS, tmp_path / "three.png").rows) == 18
+
+
+@pytest.mark.parametrize(
+    ("colour", "shape", "entries"),
+    [
+        ("tokens_per_block", None, ["16", "32", "64"]),
+        ("tokens_per_block", "tokens_per_block", ["16", "32", "64"]),
+        (None, "tokens_per_block", ["16", "32", "64"]),
+        ("hit_rate_tokens", "tokens_per_block", ["16", "32", "64"]),
+        ("secondary_offload_min_priority", "tokens_per_block",
+         [*(f"threshold {t}" for t in (0, 20, 40, 60, 80, 100)), "block 16", "block 32", "block 64"]),
+    ],
+)  # fmt: skip
+def test_legend_names_what_colour_and_marker_stand_for(
+    frame: pd.DataFrame, colour: str | None, shape: str | None, entries: list[str], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    told: list[str] = []
+
+    def noted(page: Figure, axes: Axes, group: str | None) -> None:
+        told.extend(str(handle.get_label()) for handle in axes.get_legend_handles_labels()[0])
+
+    monkeypatch.setattr(front_plot, "legend", noted)
+    pareto_plot(frame, replace(VIEW, colour=colour, shape=shape), KEYS, tmp_path / "p.png")
+    assert told == [*entries, "Pareto front"]
+
+
+def test_repeats_are_averaged_into_one_point(frame: pd.DataFrame, sweep: Path) -> None:
+    twice = pd.concat([frame.assign(seed=0), frame.assign(seed=1, hit_rate_tokens=frame["hit_rate_tokens"] + 0.02)])
+    twice.to_parquet(sweep / "sweep.parquet")
+    grid = {"tokens_per_block": [], "secondary_offload_min_priority": [], "seed": [0, 1]}
+    (sweep / "about.json").write_text(json.dumps({"grid": grid, "repeats": 2}), encoding="utf-8")
+    front = choose(sweep, PLAIN).front
+    assert front["repeats"].tolist() == [2] * 6
+    assert front["hit_rate_tokens"].max() == pytest.approx(frame["hit_rate_tokens"].max() + 0.01)
 
 
 def test_series_differ_in_marker_in_line_and_in_grey() -> None:
