@@ -70,7 +70,7 @@ PANELS = {
     "Start here": (runs.demo, quick.config),
     "Replay a trace": (runs.replay, runs.explain, policies.curve),
     "Several workers": (cluster.route, cluster.disagg),
-    "Try many settings": (sweeps.sweep, sweeps.tune, sweeps.pareto, sweeps.why, policies.compare, policies.learn_retention),
+    "Try many settings": (sweeps.sweep, sweeps.tune, sweeps.pareto, sweeps.why, sweeps.diff, policies.compare, policies.learn_retention),
     "Look and decide": (reading.report, reading.recommend, reading.audit),
     "Answers at once": (quick.size, quick.breakeven, quick.xfer),
     "Real memory": (machine.doctor, machine.calibrate, machine.validate),

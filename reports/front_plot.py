@@ -118,6 +118,7 @@ def _draw_marked(page: Figure, axes: Axes, frame: pd.DataFrame, view: View) -> s
     }
     hues = {value: style[0] for value, style in zip(names, itertools.cycle(STYLES), strict=False)}
     values = frame[shade].to_numpy(float) / column(shade).divisor if shade and not names else None
+    axes.plot(*_points(frame, view).T, "o", markersize=6, alpha=0)  # labels keep away from lines and their points
     for value, rows in frame.groupby(view.shape, dropna=False) if view.shape else [(None, frame)]:
         look: dict[str, Any] = {"marker": markers.get(value, "o"), "s": 34, "zorder": 4, "linewidths": 0}
         if values is not None:

@@ -136,6 +136,24 @@ def pareto(
         typer.echo(line)
 
 
+def diff(
+    a: Annotated[Path, typer.Argument(metavar="A", help="A directory of `kvtier sweep`: before.")],
+    b: Annotated[Path, typer.Argument(metavar="B", help="Another: after.")],
+    figure: Annotated[
+        list[str] | None, typer.Option(help="Compare this figure only, e.g. ttft_p99; several allowed.")
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="Also show what is the same or not told apart.")] = False,
+) -> None:
+    """Compare two sweeps setting by setting: what differs, by how much, and whether it is more than noise.
+
+    Example: [bold]kvtier diff runs/before runs/after --figure hit_rate_tokens --figure ttft_p99[/bold]
+    """
+    from reports.diff import compare, lines
+
+    for line in lines(compare(a, b, figure or ()), every):
+        typer.echo(line)
+
+
 def why(directory: o.Directory) -> None:
     """Explain a sweep: which blocks stopped moving, what that saved and cost, what the block size loses.
 
