@@ -165,7 +165,7 @@ def test_version_and_help_work_without_a_trace() -> None:
         (["sweep", "TRACE", "--grid", "tokens_per_block=32"], "give --out DIR"),
         (["sweep", "TRACE", "--out", "OUT"], "nothing is varied"),
         (
-            ["sweep", "TRACE", "--grid", "workers=1,2", "--out", "OUT", "--engine", "ray"],
+            ["sweep", "TRACE", "--grid", "workload.workers=1,2", "--out", "OUT", "--engine", "ray"],
             "--engine is ray; known: local",
         ),
         (["sweep", "mooncake_hour", "--out", "OUT"], "no sweep section in it"),
@@ -243,14 +243,14 @@ def test_sweep_file_needs_nothing_else_and_the_command_line_goes_on_top(
 
 
 def test_repeats_of_runs_that_draw_nothing_are_left_out_with_a_note(trace: str, tmp_path: Path) -> None:
-    result = kvtier("sweep", trace, "--grid", "workers=1,2", "--repeats", 3, "--jobs", 1, "--out", tmp_path)
+    result = kvtier("sweep", trace, "--grid", "workload.workers=1,2", "--repeats", 3, "--jobs", 1, "--out", tmp_path)
     assert "nothing in these runs is random" in result.stderr
     assert len(pd.read_parquet(tmp_path / "sweep.parquet")) == 2
     kvtier(
         "sweep",
         trace,
         "--grid",
-        "workers=1,2",
+        "workload.workers=1,2",
         "--set",
         "workload.router=random",
         "--repeats",

@@ -30,13 +30,13 @@ def test_zipped_keys_change_together_and_are_multiplied_with_the_rest() -> None:
 
 
 def test_repeats_are_seeds_and_change_fastest() -> None:
-    assert points(grid={"workers": [1, 2]}, repeats=2) == [
+    assert points(grid={"workload.workers": [1, 2]}, repeats=2) == [
         {"workload.workers": workers, "workload.seed": seed} for workers in (1, 2) for seed in (0, 1)
     ]
 
 
 def test_latin_hypercube_puts_one_point_into_each_slice_of_every_key() -> None:
-    sample = {"count": 20, "over": {"rate_scale": {"low": 1, "high": 3}, "workers": [1, 2, 3, 4]}}
+    sample = {"count": 20, "over": {"rate_scale": {"low": 1, "high": 3}, "workload.workers": [1, 2, 3, 4]}}
     found = points(sample=sample)
     slices = sorted(int((p["workload.rate_scale"] - 1) / 2 * 20) for p in found)
     assert slices == list(range(20))
@@ -57,12 +57,12 @@ def test_logarithmic_whole_stretch_has_its_ends_and_its_middle() -> None:
 @pytest.mark.parametrize(
     ("section", "words"),
     [
-        ({"grid": {"workers": [1]}, "zip": [{"workers": [2]}]}, "workload.workers is varied twice"),
+        ({"grid": {"workload.workers": [1]}, "zip": [{"workload.workers": [2]}]}, "workload.workers is varied twice"),
         ({"grid": {"workload.seed": [1, 2]}, "repeats": 2}, "workload.seed is varied twice"),
         ({"zip": [{"gpu_tokens": [1, 2], "host_tokens": [1]}]}, "need equally many values"),
-        ({"grid": {"workers": "1:1000:1", "max_batch_size": "1:1000:1"}}, "1000000 runs; at most 100000"),
+        ({"grid": {"workload.workers": "1:1000:1", "max_batch_size": "1:1000:1"}}, "1000000 runs; at most 100000"),
         ({"sample": {"count": 2, "over": {}}}, "name at least one key"),
-        ({"sample": {"count": 2, "over": {"workers": {"low": 3, "high": 3}}}}, "low must be below high"),
+        ({"sample": {"count": 2, "over": {"workload.workers": {"low": 3, "high": 3}}}}, "low must be below high"),
     ],
 )
 def test_impossible_section_is_refused_with_the_reason(section: dict[str, Any], words: str) -> None:
@@ -133,4 +133,4 @@ def test_yaml_is_a_sweep_file_and_the_name_of_a_sample_is_not() -> None:
 
 def test_sample_over_nothing_but_an_empty_list_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one value"):
-        Sample.model_validate({"count": 2, "over": {"workers": []}})
+        Sample.model_validate({"count": 2, "over": {"workload.workers": []}})

@@ -67,7 +67,7 @@ def test_one_changed_content_unit_changes_the_content(trace: Trace, tmp_path: Pa
 def test_thresholds_that_share_a_key_share_every_figure() -> None:
     """On a real trace with five priorities and expiry, with time: the runs that a sweep leaves out are the same runs."""
     trace = Trace("mooncake_arxiv_first1000", limit=150)
-    rules = ["gpu_tokens=150000", "host_tokens=300000", "tokens_per_block=512", "workers=2"]
+    rules = ["gpu_tokens=150000", "host_tokens=300000", "tokens_per_block=512", "workload.workers=2"]
     groups: dict[str, list[Any]] = {}
     for threshold in (0, 10, 15, 16, 35, 36, 55, 56, 76, 91, 100):
         settings = [*rules, f"secondary_offload_min_priority={threshold}", "retention.1.duration_s=20"]
@@ -90,7 +90,7 @@ def test_repeats_seed_the_router_and_a_generated_trace() -> None:
 def test_routers_that_are_said_to_draw_nothing_do_the_same_with_every_seed(trace: Trace, router: str) -> None:
     told = set()
     for seed in range(8):
-        spec, _ = load(None, [f"workload.router={router}", "workers=2", f"seed={seed}"])
+        spec, _ = load(None, [f"workload.router={router}", "workload.workers=2", f"seed={seed}"])
         assert not ready.draws(spec)
         told.add(tuple(ready.worker_of(ready.ready(spec, trace.requests(), timing=True))))
     assert len(told) == 1
@@ -98,5 +98,5 @@ def test_routers_that_are_said_to_draw_nothing_do_the_same_with_every_seed(trace
 
 def test_every_other_router_may_draw() -> None:
     routers = set(get_args(Workload.model_fields["router"].annotation)) - {"round_robin", "session"}
-    assert all(ready.draws(load(None, [f"workload.router={router}", "workers=2"])[0]) for router in routers)
+    assert all(ready.draws(load(None, [f"workload.router={router}", "workload.workers=2"])[0]) for router in routers)
     assert not ready.draws(load(None, ["workload.router=random"])[0])

@@ -24,9 +24,9 @@ WAYS: list[tuple[list[str], bool]] = [
     (["profile=cascade", "disk_tokens=100000"], False),
     (["model=gpt-oss-120b", "hardware=b200", "too_long=truncate"], False),
     ([], True),
-    (["workers=2"], True),
+    (["workload.workers=2"], True),
     (["concurrency=4", "rate_scale=1", "spread_arrivals=false"], True),
-    (["workers=2", "workload.router=random"], True),
+    (["workload.workers=2", "workload.router=random"], True),
     (["capacity_scheduler_policy=MAX_UTILIZATION", "max_batch_size=16"], True),
     (["profile=vllm", "host_tokens=0"], True),
     (["retention.3.priority=80"], True),
@@ -36,7 +36,7 @@ WAYS: list[tuple[list[str], bool]] = [
 
 
 def row(trace: Trace, settings: list[str], *, timing: bool) -> dict[str, Any]:
-    spec, _ = load("mooncake_hour", [*BASE, "workers=1", *settings])
+    spec, _ = load("mooncake_hour", [*BASE, "workload.workers=1", *settings])
     figures = run(spec, trace.requests(), timing=timing)
     return {name: value for name, value in figures.items() if name not in {"wall_s", "events_per_s"}}
 

@@ -70,7 +70,7 @@ def test_fifteen_percent_of_the_runs_find_95_percent_of_the_hypervolume_and_more
 
 
 def test_no_point_is_tried_twice_and_a_small_space_ends() -> None:
-    design = Design.model_validate({"grid": {"workers": [1, 2, 3], "workload.router": ["random", "session"]}})
+    design = Design.model_validate({"grid": {"workload.workers": [1, 2, 3], "workload.router": ["random", "session"]}})
     search = Search(axes_of(design), [1], 100, 0)
     points = []
     while (params := search.next()) is not None:
@@ -108,7 +108,7 @@ def test_points_that_break_a_limit_are_left_and_points_within_it_are_sought() ->
 
 
 def test_failed_runs_are_passed_over_and_the_search_goes_on() -> None:
-    search = Search(axes_of(Design.model_validate({"grid": {"workers": [1, 2, 3]}})), [1], 3, 0)
+    search = Search(axes_of(Design.model_validate({"grid": {"workload.workers": [1, 2, 3]}})), [1], 3, 0)
     for _ in range(3):
         search.tell(search.next() or {}, None, {})
     assert search.next() is None
@@ -117,8 +117,8 @@ def test_failed_runs_are_passed_over_and_the_search_goes_on() -> None:
 @pytest.mark.parametrize(
     ("section", "words"),
     [
-        ({"grid": {"workers": [1]}}, "nothing varies"),
-        ({"grid": {"workers": [1, 2]}, "repeats": 2}, "repeats do not go"),
+        ({"grid": {"workload.workers": [1]}}, "nothing varies"),
+        ({"grid": {"workload.workers": [1, 2]}, "repeats": 2}, "repeats do not go"),
     ],
 )
 def test_space_that_cannot_be_searched_is_refused(section: dict[str, object], words: str) -> None:
