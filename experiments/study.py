@@ -36,7 +36,7 @@ class Study:
 
 def is_study(name: str) -> bool:
     """Whether the name of a trace is that of a sweep file: YAML, or one of those that come with kvtier."""
-    return Path(name).suffix in SUFFIXES or (SPECS / f"{name}.yaml").exists()
+    return not name.startswith(PREFIX) and (Path(name).suffix in SUFFIXES or (SPECS / f"{name}.yaml").exists())
 
 
 def study(name: str) -> Study:

@@ -129,6 +129,7 @@ def test_yaml_is_a_sweep_file_and_the_name_of_a_sample_is_not() -> None:
     assert is_study("my.yaml")
     assert is_study("mooncake_hour")
     assert not is_study("mooncake_conversation")
+    assert not is_study("synthetic:mine.yaml")
 
 
 def test_sample_over_nothing_but_an_empty_list_is_refused() -> None:
