@@ -8,7 +8,17 @@ from rich.console import Console
 from rich.table import Table
 
 from experiments import console
-from experiments.published import capacity, compute, copies, cost_models, handover, network, scheduling, storage
+from experiments.published import (
+    capacity,
+    compute,
+    copies,
+    cost_models,
+    handover,
+    network,
+    routing,
+    scheduling,
+    storage,
+)
 from experiments.published.figure import Figure, Group
 from experiments.xfer import printed
 
@@ -16,6 +26,7 @@ SECTIONS: Mapping[str, Callable[[], list[Group]]] = {
     "B": copies.groups,
     "C": lambda: [*network.groups(), *handover.groups()],
     "D": lambda: [*compute.groups(), *cost_models.groups()],
+    "E": routing.groups,
     "F": storage.groups,
     "G": capacity.groups,
     "Q": scheduling.groups,
@@ -23,10 +34,13 @@ SECTIONS: Mapping[str, Callable[[], list[Group]]] = {
 
 
 def figures(section: str | None = None) -> list[Group]:
-    """All groups, or those of one section (B copies, C network, D compute, F storage, G capacity, Q questions)."""
+    """All groups but E, which is simulated for a minute, or those of one section.
+
+    B copies, C network, D compute, E routing, F storage, G capacity, Q questions.
+    """
     if section is not None and section not in SECTIONS:
         raise ValueError(f"--section {section} is not known; known: {', '.join(SECTIONS)}")
-    chosen = SECTIONS if section is None else {section: SECTIONS[section]}
+    chosen = {name: make for name, make in SECTIONS.items() if section == name or (section is None and name != "E")}
     return [group for make in chosen.values() for group in make()]
 
 
