@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from kvcache.keys import check_block_size
-from kvcache.load import Load, Namespaces, extend, room_for
+from kvcache.load import Load, Namespaces, Room, extend, room_for
 from kvcache.recycle import recycle
 from kvcache.request import Requests
 from kvcache.retention import RetentionColumns
@@ -24,6 +24,7 @@ class Feed:
         """`remembered`: key rows to fill before those without a block are used again. More rows are made where one piece
         or what is cached needs them."""
         self.state: State = make_state(pools, settings)
+        self._made_of: tuple[tuple[Pool, ...], Settings] | None = (pools, settings)
         self.forgotten = 0
         """Keys whose rows were used again: should their content come back, it counts as never seen."""
         self._remembered = remembered
@@ -36,12 +37,23 @@ class Feed:
         """
         tpb = int(self.state.conf[C_TOKENS_PER_BLOCK])
         check_block_size(requests.unit_tokens, tpb)
-        need = room_for(requests, tpb).nodes
+        room = room_for(requests, tpb)
+        need = room.nodes
         if int(self.state.tally[N_NODES]) + need > max(len(self.state.nodes), self._remembered):
             self._recycle(held)
             self._remembered = max(self._remembered, 2 * (int(self.state.tally[N_NODES]) + need))
+        if self._made_of is not None:
+            ample = self._ample(room)
+            self.state = make_state(*self._made_of, nodes=ample.nodes + 1, runs=ample.runs, branches=ample.branches)
+            self._made_of = None
         self.state, load = extend(self.state, requests, retention, self._namespaces)
         return self.state, load
+
+    def _ample(self, first: Room) -> Room:
+        """Room for some more pieces like the first, so that tables need not be copied as they fill. Untouched room is no
+        memory yet."""
+        times = max(1, min(8, self._remembered // first.nodes))
+        return Room(*(times * rows for rows in first))
 
     def _recycle(self, held: Sequence[Array]) -> None:
         number = recycle(self.state, np.concatenate([np.empty(0, np.int32), *held]))
