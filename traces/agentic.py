@@ -9,7 +9,8 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 from traces import fields, tokens
-from traces.collect import Collector, Convention, Row, collected
+from traces.collect import Collector, collected
+from traces.convention import Convention, Row
 from traces.errors import SKIP, Place
 from traces.intern import Interner
 from traces.mooncake import BLOCK_SIZE, DELAY, INPUT, OUTPUT, TIMESTAMP

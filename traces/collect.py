@@ -8,13 +8,14 @@ not with its length.
 import math
 from array import array
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from kvcache.request import Int32, Int64, Labels, Requests
 from traces import blocks
+from traces.chained import Chain, tailless
+from traces.convention import Convention, Row
 from traces.doubts import SHOWN, Doubts
 from traces.errors import Place, TraceError
 from traces.options import TICKS_PER_S, ReadOptions
@@ -24,47 +25,6 @@ from traces.stream import PIECE_REQUESTS, offsets
 
 PIECE_IDS = 4_000_000
 MOST_KINDS = 40
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One request as a reader understood it. Times are in the trace's own unit."""
-
-    prompt_tokens: int
-    output_tokens: int
-    time: int | float | None = None
-    """When it arrives, or None: `delay` after the request before it in its session."""
-    delay: int | float | None = None
-    """From the request before it in its session to this one: without a time, where it is; in any case, a think time."""
-    ended: int | float | None = None
-    """When it had been answered: whoever thinks, thinks from then on."""
-    after: Sequence[Hashable] = ()
-    """Names of requests after whose arrival `delay` counts, in the place of the one before in its session."""
-    name: Hashable = None
-    """What others call it in their `after`."""
-    ids: Sequence[int] = ()
-    """Content of the prompt; empty where it is unknown, which makes the prompt private."""
-    all_ids: Sequence[int] = ()
-    """Content of the prompt and the output together; empty where it is unknown."""
-    session: Hashable = None
-    labels: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Convention:
-    """What a format says for every file of its kind."""
-
-    time_unit: str
-    block_tokens: int
-    ids_are_blocks: bool = True
-    """False where an id is a token, or where there are no ids: no chain to check, no private prompt to report."""
-    rows_are_in_time_order: bool = True
-    """False where the format cannot keep them so: sessions with own clocks, rows written when a request ended."""
-    time_note: str = ""
-    times_are_optional: bool = False
-    """True where files without times are common; then every request arrives at 0 s, and that is noted."""
-    block_tokens_is_guess: bool = False
-    """True where the format leaves the block size to the reader of the file; then it is noted."""
 
 
 class Codes(dict[Hashable, int]):
@@ -253,7 +213,7 @@ class Collector:
         self._n_silent += len(silent)
         if self.convention.ids_are_blocks:
             self.doubt("no hash ids: this prompt shares nothing", places, private)
-            self.doubt("the short last block has no id: its tokens are never shared", places, _tailless(piece))
+            self.doubt("the short last block has no id: its tokens are never shared", places, tailless(piece))
         self.doubt("generates 0 tokens: only prefilled", places, silent)
         other = self._chain.follow(piece) if self.convention.ids_are_blocks else None
         if other is not None:
@@ -344,37 +304,6 @@ class Collector:
         self.notes += [f"{self.source.name}: {count} of {n} requests: {what}" for what, count in self._inferred.items()]
         for what in [what for what, count in inferred.items() if count]:
             self.repaired(what)
-
-
-class Chain:
-    """Whether every unit so far always followed the same unit, so that equal ids mean equal prefixes."""
-
-    def __init__(self) -> None:
-        self.holds = True
-        self._before = np.empty(0, np.int32)
-
-    def follow(self, piece: Requests) -> int | None:
-        """Go on with the units of one more piece; returns the first row that breaks the chain."""
-        units, offset = piece.units, piece.unit_offset
-        if not len(units) or not self.holds:
-            return None
-        before = np.concatenate((np.full(1, -1, np.int32), units[:-1]))
-        before[offset[:-1][np.diff(offset) > 0]] = -1
-        n_known, n = len(self._before), max(len(self._before), int(units.max()) + 1)
-        grown = np.full(max(n, 2 * n_known if n > n_known else 0), -2, np.int32)
-        grown[:n_known] = self._before
-        new = grown[units] == -2
-        grown[units[new]] = before[new]
-        self._before = grown
-        wrong = np.flatnonzero(grown[units] != before)
-        self.holds = not len(wrong)
-        return None if self.holds else int(np.searchsorted(offset, wrong[0], side="right") - 1)
-
-
-def _tailless(piece: Requests) -> Int64:
-    """The rows whose ids leave a short last block out, if any has ids at all."""
-    n_ids = np.diff(piece.unit_offset)
-    return np.flatnonzero((n_ids > 0) & (n_ids * piece.unit_tokens < piece.prompt_tokens))
 
 
 def collected(

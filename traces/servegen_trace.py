@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from traces import fields
-from traces.collect import Collector, Convention, Row, collected
+from traces.collect import Collector, collected
+from traces.convention import Convention, Row
 from traces.errors import SKIP, Place, shown
 from traces.lengths import NOTE, cells_of
 from traces.options import ReadOptions

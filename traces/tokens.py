@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from traces import fields
-from traces.collect import Collector, Convention, Row, collected
+from traces.collect import Collector, collected
+from traces.convention import Convention, Row
 from traces.errors import SKIP, Place, shown
 from traces.options import ReadOptions
 from traces.order import FileOrder
