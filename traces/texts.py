@@ -17,6 +17,7 @@ from traces.order import FileOrder
 
 BYTES_PER_TOKEN = 4  # OpenAI's rule of thumb for English text: four characters a token
 FIRST_MARK = 1 << 24  # above every token id of a tokeniser
+TEXT = "text", "input_text", "output_text"
 NOT_TEXT = "image_url", "input_image", "image", "input_audio", "audio_url", "video_url", "file", "input_file"
 
 
@@ -65,7 +66,7 @@ class Texts:
         if isinstance(part, str):
             return self.ids(part)
         kind = part.get("type") if isinstance(part, dict) else None
-        if kind in {"text", "input_text", "output_text"} and isinstance(part.get("text"), str):
+        if kind in TEXT and isinstance(part.get("text"), str):
             return self.ids(part["text"])
         if kind in NOT_TEXT:
             return [self.mark(hashlib.sha256(json.dumps(part, sort_keys=True).encode()).hexdigest())]

@@ -100,6 +100,7 @@ def test_a_longer_chat_begins_with_the_tokens_of_the_shorter_one(tmp_path: Path)
         ({"messages": ["a", 1]}, "a message must be a JSON object"),
         ({"messages": [{"content": 5}]}, "content is 5; it must be text, null or a list of parts"),
         ({"messages": [{"content": [{"type": "text"}]}]}, "a part of the content is"),
+        ({"messages": [{"content": [{"type": ["text"], "text": "x"}]}]}, "a part of the content is"),
         ({"messages": [{"content": [{"type": "smell"}]}]}, "known are text and image_url"),
         ({"input": "abc"}, "output_length is missing; give a length for such requests with --default-output N"),
         ({"input": "abc", "timestamp": "noon", "output": "x"}, "'noon' is not a date"),
