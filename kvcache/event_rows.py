@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from kvcache.compiled import loop
-from kvcache.keys import Rows, mix, run_at
+from kvcache.keys import MULTIPLIER, Rows, mix, run_at
 from kvcache.tables import (
     C_TOKENS_PER_BLOCK,
     CONTENT,
@@ -65,10 +65,11 @@ def make_outbox(entries: int, windows: int, nodes: int) -> Outbox:
 @loop
 def _name(s: State, above: int, node: int, worker: int) -> int:
     h = mix(above, int(s.nodes[node, SPACE]))
+    own = mix(MULTIPLIER, worker + 1)  # far from the small numbers of content that all know
     run, tokens = int(s.nodes[node, CONTENT]), 0
     while tokens < s.nodes[node, TOKENS]:
         known = int(s.runs[run, RUN_ID])
-        h = mix(h, known if known >= 0 else mix(worker + 1, -known))
+        h = mix(h, known if known >= 0 else mix(own, -known))
         h = mix(h, int(s.runs[run, RUN_TOKENS]))
         tokens += s.runs[run, RUN_TOKENS]
         run += 1

@@ -81,14 +81,14 @@ class TestRefusals:
 class TestGrow:
     def test_enough_room_changes_nothing(self) -> None:
         state = make_state((Pool(64, (3, 2)),), Settings(), nodes=16, runs=16)
-        assert grow(state, 15, 16) is state
+        assert grow(state, 15, 16, 15) is state
 
     def test_room_at_least_doubles_and_old_rows_stay(self) -> None:
         state = make_state((Pool(64, (3, 2)),), Settings(), nodes=16, runs=16)
         state.value[0, 3] = 2
         state.runs[5] = (7, 8)
         state.tally[N_NODES] = 16
-        bigger = grow(state, 1, 17)
+        bigger = grow(state, 1, 17, 1)
         assert (len(bigger.nodes), len(bigger.runs), bigger.value.shape[1]) == (32, 32, 32)
         assert bigger.value[0, 3] == 2
         assert (bigger.value[0, 16:] == -1).all()

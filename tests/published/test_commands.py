@@ -308,4 +308,4 @@ class TestFigures:
         assert "0 of 1 figures within tolerance" in result.stdout
 
     def test_an_unknown_section_is_one_line(self) -> None:
-        assert complaint("figures", "--section", "Z") == "--section Z is not known; known: B, C, D, F, G"
+        assert complaint("figures", "--section", "Z") == "--section Z is not known; known: B, C, D, E, F, G, Q"
