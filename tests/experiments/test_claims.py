@@ -61,7 +61,7 @@ def test_figure_of_two_columns_is_their_ratio() -> None:
         ("higher", 0.2, 1.0, 1.2, True),
         ("lower", 0.5, 1.0, 0.5, True),
         ("lower", 0.5, 1.0, 0.51, False),
-        ("same", 0.01, 1.0, 0.99, True),
+        ("same", 0.01, 1.0, 0.991, True),
         ("same", 0.01, 1.0, 0.98, False),
     ],
 )

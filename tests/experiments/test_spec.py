@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from experiments.complaints import SpecError
-from experiments.load import SPECS, load
+from experiments.load import SPECS, finished, load, read
 from experiments.spec import PROFILES, Section, Spec
+from experiments.study import study
 
 
 def complaint(text: str, tmp_path: Path, *settings: str) -> str:
@@ -44,8 +45,11 @@ def test_default_spec_file_says_what_is_the_default_anyway() -> None:
 
 
 @pytest.mark.parametrize("path", sorted(SPECS.glob("*.yaml")), ids=lambda path: path.stem)
-def test_every_spec_that_comes_along_loads(path: Path) -> None:
-    assert load(path.stem)[1] == []
+def test_every_spec_and_sweep_file_that_comes_along_loads(path: Path) -> None:
+    if "sweep" in read(path.stem).data:
+        assert finished(study(path.stem).draft, [])[1] == []
+    else:
+        assert load(path.stem)[1] == []
 
 
 def test_essay_spec_keeps_system_for_ever_turns_half_a_minute_decode_ten_seconds() -> None:
