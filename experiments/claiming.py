@@ -202,13 +202,14 @@ def finding(claim: Claim, out: Path) -> Finding:
 
 
 def pairs_of(claim: Claim, frame: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
-    """Runs that differ in the compared key alone, side by side."""
+    """Runs that differ in the compared key alone (and in what changes with it), side by side."""
     compare = claim.text.compare
     assert compare is not None
     if compare.key not in keys:
         raise SpecError(f"claim {claim.name}: {compare.key} is not swept; {near(compare.key, keys)}")
     figures = frame.assign(figure=_figure(frame, compare.figure))
-    others = [key for key in keys if key != compare.key]
+    alone = frame.groupby(compare.key, dropna=False)
+    others = [key for key in keys if key != compare.key and alone[key].nunique(dropna=False).max() > 1]
     sides = [
         figures[figures[compare.key].map(lambda v, w=wanted: _same(v, w))] for wanted in (compare.base, compare.other)
     ]
