@@ -33,8 +33,3 @@ def _section(section: BaseModel, default: BaseModel, shown: dict[str, Any], inde
 
 def _line(left: str, comment: str) -> str:
     return f"{left:<{WIDTH}} # {comment}" if comment else left
-
-
-def as_json(spec: Spec) -> dict[str, Any]:
-    """For `--json`: the plain values."""
-    return spec.shown()

@@ -21,7 +21,8 @@ from reports.files import written
 from reports.limits import Limit
 from reports.plots import words
 from reports.recommend import Advice, recommend, sentences
-from reports.table import read_sweep
+from reports.rows import PLAN, plan_of
+from reports.table import read_sweep, varied
 from traces.options import ReadOptions
 
 KNOWN_ERROR = 0.10
@@ -41,7 +42,7 @@ class Recommended:
 def recommended(directory: Path, slo: list[str], prefer: list[str], out: Path | None, *, check: bool) -> Recommended:
     """What `kvtier recommend` does once its options are read; the options file is written to `out`."""
     frame, about = read_sweep(directory)
-    keys = [key for key in about.get("grid", {}) if key in frame.columns and frame[key].nunique(dropna=False) > 1]
+    keys = varied(frame, about)
     advice = recommend(frame, keys, slo, prefer)
     spec = spec_of(directory, int(advice.chosen["run"]))
     lines, held = sentences(advice, KNOWN_ERROR), True
@@ -57,11 +58,10 @@ def recommended(directory: Path, slo: list[str], prefer: list[str], out: Path | 
 
 def spec_of(directory: Path, run: int) -> Spec:
     """The whole spec of one run of a sweep."""
-    for line in (directory / "specs.jsonl").read_text(encoding="utf-8").splitlines():
-        entry = json.loads(line)
+    for entry in plan_of(directory):
         if int(entry["run"]) == run:
             return Spec.model_validate(entry["spec"])
-    raise ValueError(f"{directory / 'specs.jsonl'}: no run {run} in it")
+    raise ValueError(f"{directory / PLAN}: no run {run} in it")
 
 
 def trace_of(about: dict[str, Any]) -> Trace:

@@ -67,3 +67,8 @@ def averaged(frame: pd.DataFrame, about: dict[str, Any]) -> tuple[pd.DataFrame, 
     first = groups.first().drop(columns=[SEED, *numbers])
     whole = pd.concat([first, groups[numbers].mean(), groups.size().rename("repeats")], axis=1)
     return whole.reset_index(drop=not keys), keys
+
+
+def varied(frame: pd.DataFrame, about: dict[str, Any]) -> list[str]:
+    """The swept keys that have more than one value in the table, in the order in which they were given."""
+    return [key for key in about.get("grid", {}) if key in frame.columns and frame[key].nunique(dropna=False) > 1]

@@ -135,13 +135,13 @@ def config(configured: o.SpecOptions, json: o.Json = None) -> None:
     Example: [bold]kvtier config --spec mooncake_hour --set tokens_per_block=64[/bold]
     """
     from experiments import console
-    from experiments.config_view import as_json, lines
+    from experiments.config_view import lines
     from experiments.load import load
 
     console.check_target(json)
     spec, notes = load(configured.spec, configured.settings())
     console.note(notes)
     if json is not None:
-        console.write_json(as_json(spec), json)
+        console.write_json(spec.shown(), json)
     if json != "-":
         typer.echo("\n".join(lines(spec)))

@@ -9,7 +9,8 @@ import pandas as pd
 
 from reports.page.sections import Section, bars, described, dotted, facts, listing, plain
 from reports.plots import words
-from reports.table import read_sweep
+from reports.rows import PLAN, plan_of
+from reports.table import read_sweep, varied
 
 TIPS = (
     *("hit_rate_tokens", "hit_rate_blocks", "moved_bytes", "offload_bytes", "onboard_bytes"),
@@ -23,14 +24,14 @@ MOST_BARS = 24
 def sections(directory: Path) -> tuple[str, str, list[Section]]:
     """Title, lead and sections of the sweep kept in `directory`."""
     frame, about = read_sweep(directory)
-    keys = [key for key in about.get("grid", {}) if key in frame.columns and frame[key].nunique(dropna=False) > 1]
+    keys = varied(frame, about)
     failed = frame[frame["error"].notna()]
     good = frame[frame["error"].isna()].reset_index(drop=True)
     if good.empty:
         raise ValueError(f"{directory}: all {len(frame)} runs failed; the first: {failed['error'].iloc[0]}")
-    varied = ", ".join(f"{described(key)['label']} in {good[key].nunique(dropna=False)} values" for key in keys)
+    axes = ", ".join(f"{described(key)['label']} in {good[key].nunique(dropna=False)} values" for key in keys)
     timed = "with times" if about.get("timing") else "decisions only, no clock"
-    lead = f"{len(frame)} runs, {timed}: {varied or 'one configuration'}."
+    lead = f"{len(frame)} runs, {timed}: {axes or 'one configuration'}."
     parts: list[Section] = [explored(directory, good, keys)]
     causes = [str(name) for name in good.columns if str(name).startswith("misses_")]
     if causes:
@@ -53,10 +54,9 @@ def explored(directory: Path, frame: pd.DataFrame, keys: Sequence[str]) -> Secti
     columns = [described(name, number=name not in settings) for name in names]
     cells = frame[names].astype(object).where(frame[names].notna(), None)
     base, own = specs(directory, [int(run) for run in frame["run"]])
-    fixed = [key for key in keys if described(key)["label"]]
-    down = next((key for key in fixed if not key.endswith("tokens_per_block")), fixed[0] if fixed else "")
-    across = next((key for key in fixed if key != down and key.endswith("tokens_per_block")), "")
-    across = across or next((key for key in fixed if key != down), down)
+    down = next((key for key in keys if not key.endswith("tokens_per_block")), keys[0] if keys else "")
+    across = next((key for key in keys if key != down and key.endswith("tokens_per_block")), "")
+    across = across or next((key for key in keys if key != down), down)
     return {
         "kind": "explore",
         "columns": columns,
@@ -78,11 +78,9 @@ def explored(directory: Path, frame: pd.DataFrame, keys: Sequence[str]) -> Secti
 
 def specs(directory: Path, runs: Sequence[int]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """What all runs have in common, and what each has of its own, in the order of `runs`."""
-    path = directory / "specs.jsonl"
-    if not path.exists():
+    if not (directory / PLAN).exists():
         return {}, [{} for _ in runs]
-    entries = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    by_run = {int(entry["run"]): dotted(entry["spec"]) for entry in entries}
+    by_run = {int(entry["run"]): dotted(entry["spec"]) for entry in plan_of(directory)}
     base = by_run[runs[0]]
     return base, [
         {name: value for name, value in by_run[run].items() if name not in base or value != base[name]} for run in runs
@@ -90,7 +88,7 @@ def specs(directory: Path, runs: Sequence[int]) -> tuple[dict[str, Any], list[di
 
 
 def missed(frame: pd.DataFrame, keys: Sequence[str], causes: Sequence[str]) -> Section:
-    """Blocks not found, by cause; many runs are thinned out to those first met for each miss count."""
+    """Blocks not found, by cause; of many runs every n-th is shown."""
     counts = frame[list(causes)].astype(float).fillna(0.0)
     rows = [
         (words(frame.iloc[[i]], keys) if keys else "all requests", counts.iloc[i].tolist()) for i in range(len(frame))
