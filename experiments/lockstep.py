@@ -122,9 +122,9 @@ def _row(copy: Array) -> str:
 class Replayed:
     """One pass over real memory."""
 
-    seconds: list[float] = field(default_factory=list)  # by transfer: spent on its copies
-    clock_s: list[float] = field(default_factory=list)  # by transfer: the same on the clock
-    span_s: list[float] = field(default_factory=list)  # by step that copies
+    spent_s: list[NDArray[np.float64]] = field(default_factory=list)  # by step: of each copy, in the order of transfers
+    clock_s: float = 0.0  # all copies, from start to end of each on the clock
+    span_s: float = 0.0  # all steps, from the start of a step's first copy to the end of its last
     moves: int = 0
     checks: int = 0
     hits_checked: int = 0
@@ -172,10 +172,9 @@ def replay(
             result.difference = Difference(step, call, commands)
             break
         times = worker.copies(commands)
-        result.seconds += [moved.seconds for moved in times.moved]
-        result.clock_s += [moved.clock_s for moved in times.moved]
-        if times.moved:
-            result.span_s.append(times.span_s)
+        result.spent_s.append(times.spent_s[np.argsort(commands.copies[:, K_KIND], kind="stable")])
+        result.clock_s += float(times.clock_s.sum())
+        result.span_s += times.span_s
         worker.kernels()
         if commands.step is not None:
             engine.finish(commands.step, call.finish_s)

@@ -123,16 +123,17 @@ def _lockstep(work: Ready, recording: Recording, layout: Layout, options: Option
             result.lines += ["decisions DIFFER", *passes[-1].difference.lines()]
             return
     frame = pd.DataFrame(transfers(recording, lambda copies: _bytes(layout, copies)))
-    measured = np.array([one.seconds for one in passes])
+    spent = np.array([np.concatenate(one.spent_s) for one in passes])
+    firsts = np.concatenate([[0], np.cumsum(frame.blocks)[:-1]])
+    measured = np.add.reduceat(spent, firsts, axis=1)
     frame["direction"] = [KINDS[kind] for kind in frame.kind]
-    frame["measured_s"] = np.quantile(measured, QUARTILE, axis=0)
+    frame["measured_s"] = np.add.reduceat(np.quantile(spent, QUARTILE, axis=0), firsts)
     frame["repeat_spread"] = second_over_first(measured)
     for number, one in enumerate(measured):
         frame[f"measured_{number}_s"] = one
     result.transfers = frame
     figures = compare(frame, measured, options.bounds, load.taken())
-    clock = float(np.sum([one.clock_s for one in passes]))
-    spans = [sum(one.span_s) for one in passes]
+    clock = sum(one.clock_s for one in passes)
     figures |= {
         "decisions_identical": True,
         "decisions": recording.calls[-1].decisions,
@@ -142,7 +143,7 @@ def _lockstep(work: Ready, recording: Recording, layout: Layout, options: Option
         "corrupt": 0,
         "not_running_share": 1 - float(measured.sum()) / clock if clock > 0 else 0.0,
         "steps_span_predicted_s": sum(call.copies_s for call in recording.calls),
-        "steps_span_measured_s": float(np.median(spans)),
+        "steps_span_measured_s": float(np.median([one.span_s for one in passes])),
         "bytes_by_path": reports[-1].bytes_by_path,
         "notes": [*reports[-1].notes, *_other_way(work, reports[-1])],
         "device_facts": reports[-1].facts,
@@ -199,7 +200,9 @@ def _repeats(figures: dict[str, Any], mapes: str) -> str:
         return f"one repeat (MAPE {mapes} %): nothing tells how steady the machine was"
     return (
         f"{len(figures['total_by_repeat_s'])} repeats: the two fastest lie {100 * figures['repeat_spread_total']:.0f} %"
-        f" apart in total, a transfer's {100 * figures['repeat_spread_transfer']:.0f} % (median); MAPE of each alone {mapes} %"
+        f" apart in total, a transfer's {100 * figures['repeat_spread_transfer']:.0f} % (median); MAPE of each alone {mapes} %\n"
+        f"measured is what copies take when nothing holds them up; with what did, {figures['as_run_s']:.3f} s (median of"
+        f" repeats; the prediction is {100 * figures['as_run_error']:+.1f} % off that)"
     )
 
 

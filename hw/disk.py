@@ -6,7 +6,6 @@ process, carries its name, and is gone when the device closes.
 """
 
 import errno
-import mmap
 import os
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hw.errors import SlotFileGoneError, SlotFileShortError, classify
-from hw.memory import PAGE, Rows
+from hw.memory import PAGE, Rows, anonymous
 
 
 class SlotFile:
@@ -59,7 +58,7 @@ class SlotFile:
                 raise
             self.note = f"{self.path.parent}: no O_DIRECT here ({os.strerror(error.errno or 0)}); files are buffered"
             return
-        trial = mmap.mmap(-1, PAGE)
+        trial = anonymous(PAGE)
         try:
             os.preadv(fd, [trial], 0)
         except OSError as error:
@@ -153,4 +152,4 @@ def check_storage(directory: Path | None) -> Path:
 
 def aligned(size: int) -> NDArray[Any]:
     """Page-aligned bytes."""
-    return np.frombuffer(mmap.mmap(-1, -(-size // PAGE) * PAGE), np.uint8)[:size]
+    return np.frombuffer(anonymous(-(-size // PAGE) * PAGE), np.uint8)[:size]

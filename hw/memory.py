@@ -119,6 +119,13 @@ def available_bytes() -> int:
     return free
 
 
+def anonymous(size: int) -> mmap.mmap:
+    """Page-aligned zeroes of this process alone. Not a shared mapping, Python's default: those have no huge pages as most
+    kernels are set up, and where cold memory is reclaimed (DAMON) their pages are unmapped and fault again.
+    """
+    return mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+
+
 class HostMemory:
     """One page-aligned allocation, in huge pages where the kernel has them, every page touched."""
 
@@ -131,7 +138,7 @@ class HostMemory:
                 f" {available_bytes() / 2**30:.2f} GiB are free: lower capacity.gpu_tokens or capacity.host_tokens",
             )
         try:
-            self._map = mmap.mmap(-1, self.size)
+            self._map = anonymous(self.size)
         except OSError as error:
             code = error.errno or errno.ENOMEM
             raise OutOfMemoryError(code, f"{self.size} bytes for the {what} were refused") from None

@@ -60,7 +60,7 @@ PINNED = """
 import json, mmap, numpy as np, torch
 api, taken = torch.cuda.cudart(), 0
 for mib in (64, 1024, 4096):
-    memory = np.frombuffer(mmap.mmap(-1, mib << 20), np.uint8)
+    memory = np.frombuffer(mmap.mmap(-1, mib << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), np.uint8)
     code = int(api.cudaHostRegister(memory.ctypes.data, memory.size, 0))
     if code:
         print(json.dumps({'largest_mib': taken, 'refused_mib': mib, 'cuda_error': code})); break

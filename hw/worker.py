@@ -24,20 +24,11 @@ Check = Literal["each", "end", "none"]
 MOVES = (COPY, DISK_WRITE, DISK_READ)
 
 
-class Moved(NamedTuple):
-    """The copies of one kind in one step: the unit in which predicted and measured times are compared."""
-
-    kind: int
-    blocks: int
-    bytes: int
-    seconds: float  # spent on them (`Ran.spent_s`), waits for others left out
-    clock_s: float  # the same from start to end of each copy, on the clock
-
-
 class StepTimes(NamedTuple):
     """What one step's copies took."""
 
-    moved: tuple[Moved, ...]
+    spent_s: NDArray[np.float64]  # by copy, in the order of the commands: `Ran.spent_s`, waits for others left out
+    clock_s: NDArray[np.float64]  # the same from start to end of each copy, on the clock
     span_s: float  # on the clock, from the start of the first copy to the end of the last
 
 
@@ -59,7 +50,7 @@ class Worker:
     def copies(self, commands: Commands, *, gate: bool = True) -> StepTimes:
         """Carry out the copies of one step and return what they took."""
         if len(commands.copies) == 0:
-            return StepTimes((), 0.0)
+            return StepTimes(np.zeros(0), np.zeros(0), 0.0)
         self.mover.copies(commands.copies, gate=gate)
         ran = self.mover.run()
         self.moves += len(commands.copies)
@@ -74,19 +65,7 @@ class Worker:
             last = max(last, float(times.times_s[moves, 1].max()))
         if self._check == "end":
             self._compare(commands)
-        return StepTimes(self._moved(commands, seconds, clock), max(0.0, last - first))
-
-    def _moved(self, commands: Commands, seconds: NDArray[np.float64], clock: NDArray[np.float64]) -> tuple[Moved, ...]:
-        layout, moved = self.device.layout, []
-        for kind in range(len(KINDS)):
-            mine = commands.copies[:, 0] == kind
-            if not mine.any():
-                continue
-            size = 0
-            for window, tokens in commands.copies[mine][:, [1, 4]].tolist():
-                size += sum(layout.part_bytes(pool, tokens) for pool in layout.parts[window, GPU])
-            moved.append(Moved(kind, int(mine.sum()), size, float(seconds[mine].sum()), float(clock[mine].sum())))
-        return tuple(moved)
+        return StepTimes(seconds, clock, max(0.0, last - first))
 
     def _compare(self, commands: Commands) -> None:
         layout, seen = self.device.layout, set()

@@ -11,7 +11,7 @@ import pytest
 from hw.cpu import CpuDevice
 from hw.device import COMPUTE, OFFLOAD
 from hw.load import Load
-from hw.measure import Cell, Copies, Files, copy_layout
+from hw.measure import Cell, Copies, Files, copy_layout, steady
 from hw.mover import Mover
 from hw.program import BYTES, COPY, OP, independent
 from hw.stamps import Stamps
@@ -87,6 +87,30 @@ def test_every_mode_of_copying_gives_samples_and_leaves_the_strategy_as_it_was(c
         assert [one.repeat for one in samples] == [0, 1]
         assert all(one.blocks == 32 and one.seconds > 0 for one in samples)
     assert copies.device.strategy == "rows"
+
+
+@pytest.mark.parametrize(
+    ("spent", "mean"),
+    [
+        ([9.0] * 7 + [130.0], 9.0),  # one of eight was held up
+        ([9.0] * 5 + [130.0] * 3 + [11.0] * 8, 10.0),  # medians 9 and 11
+        ([10.0, 9.0, 9.0, 9.0], 9.25),  # a short batch counts in full
+        ([9.0] * 8 + [11.0] * 8 + [130.0] * 4, 10.0),  # four left over count as the median of the groups
+    ],
+)
+def test_a_copy_that_was_held_up_does_not_change_its_batch(spent: list[float], mean: float) -> None:
+    assert steady(np.array(spent)) == pytest.approx(mean)
+
+
+def test_pools_are_private_memory() -> None:
+    """Pages of a shared mapping (`s` in the list of mappings) are 4 KiB large and may be unmapped where they are cold."""
+    with closing(CpuDevice(copy_layout(SIZE, 64 * SIZE))) as device:
+        for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines():
+            first, last = (int(end, 16) for end in line.split()[0].split("-"))
+            if first <= device.memory.address < last:
+                assert line.split()[1] == "rw-p"
+                return
+    pytest.fail("the pools lie in no mapping")
 
 
 def test_copies_beside_kernels_are_counted_only_while_kernels_run() -> None:
