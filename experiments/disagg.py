@@ -22,11 +22,12 @@ from kvcache.request import Requests
 from kvcache.routers import Weights, make_router
 from sim.cost import step_seconds
 from sim.disagg import Disaggregated, Rules
+from sim.feed import Feed
 from sim.fleet_room import make_fleet
 from sim.handover import Handover, Transport, buffer_bytes, handover, load_link
 from sim.layout import Conversion, Split, conversion
 from sim.models import Model
-from sim.routing import Cluster, Feed
+from sim.routing import Cluster
 
 
 def split_of(side: Side) -> Split:

@@ -22,9 +22,11 @@ from kvcache.request import Requests
 from kvcache.retention import RetentionColumns
 from kvcache.routers import Weights, make_router
 from kvcache.tables import Array
+from sim.dispatch import EventPath
+from sim.feed import Batch, Feed, Records
 from sim.fleet import Fleet
 from sim.fleet_room import Start, engine_of, make_fleet
-from sim.routing import Batch, Cluster, EventPath, Feed, Records
+from sim.routing import Cluster
 
 STATIC = ("round_robin", "random", "session")
 """Routers whose choice follows from the trace alone."""
@@ -134,7 +136,11 @@ def served_by(fleet: Fleet, records: Records, w: int) -> Served:
 def routing_figures(requests: Requests, cluster: Cluster, records: Records) -> dict[str, Any]:
     """How the router spread the work, and what became of the events."""
     spread = evenness(requests, records.column("worker"), records.column("reused"), len(cluster.fleet.status))
-    return {**spread, "events": cluster.events(), "index_blocks": int(cluster.index.blocks.sum())}
+    return {
+        **spread,
+        "events": cluster.dispatch.events(cluster.fleet),
+        "index_blocks": int(cluster.dispatch.index.blocks.sum()),
+    }
 
 
 def evenness(requests: Requests, worker_of: Array, reused: Array, workers: int) -> dict[str, Any]:
@@ -162,7 +168,7 @@ def evenness_of(work: Ready, served: list[Served]) -> dict[str, Any]:
 def said(cluster: Cluster, figures: dict[str, Any]) -> list[str]:
     """Notes nobody should miss."""
     events = figures["events"]
-    if not cluster.replicas[0].router.reads_events or events["received"]:
+    if not cluster.dispatch.replicas[0].router.reads_events or events["received"]:
         return []
     return [
         f"WARNING: the router reads KV events and received none: all {events['blind_decisions']} decisions rested on load"

@@ -21,10 +21,11 @@ from kvcache.engine import Outcome
 from kvcache.keys import mix
 from kvcache.remote import blocks_to_send
 from kvcache.request import Int64
+from sim.feed import Batch, Records
 from sim.fleet import S_PINS, STARTED, given_up, received, request_at, unpinned
 from sim.fleet_room import engine_of
 from sim.handover import Handover
-from sim.routing import Batch, Cluster, Records
+from sim.routing import Cluster
 
 WAITING, SENDING, DONE, FAILED = range(4)
 

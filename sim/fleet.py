@@ -1,40 +1,26 @@
-"""Many engines whose steps are spent in one compiled loop, in the order of simulated time.
+"""The tables of many engines, stacked: one row a worker, so that a visit to a worker costs a few views and no call from Python.
 
-It routes nothing (`sim.routing`), sends nothing (`sim.disagg`) and knows no SimPy: it is told how far it may go. Every table of
-an engine is stacked, one row a worker, so that a visit to a worker costs a few views and no call from Python.
+Here requests come into a worker's line and leave it out of turn. It spends no step (`sim.fleet_steps`), routes nothing
+(`sim.routing`), sends nothing (`sim.disagg`) and knows no SimPy.
 
     IDLE --request--> READY --begin_step--> BUSY --its end--> READY        READY: between two steps, at its clock
                         '--nothing can be computed--> PARKED or IDLE       PARKED: somebody waits for content or room
 
-What others must react to (a prompt is done, somebody took blocks and waits for content) is a signal: with `strict` the loop
-takes the workers' steps in order of their ends and stops at the first signal; without, each worker runs ahead by itself.
+What others must react to (a prompt is done, somebody took blocks and waits for content) is a signal.
 """
 
 from typing import NamedTuple
 
 from kvcache.compiled import loop
-from kvcache.engine import begin_step, end_step
-from kvcache.event_rows import Outbox, collect, flush, has_room
+from kvcache.event_rows import Outbox
 from kvcache.keys import Rows, intern_request, reserve_private
-from kvcache.line import (
-    GENERATING,
-    HELD,
-    N_ACTIVE,
-    N_DONE,
-    N_STARTED,
-    REQUEST,
-    WAIT_HEAD,
-    WAIT_TAIL,
-    Engine,
-    Line,
-    Outcome,
-)
+from kvcache.line import N_ACTIVE, WAIT_HEAD, WAIT_TAIL, Engine, Line, Outcome
 from kvcache.load import Load
-from kvcache.remote import give_up, go_on, pin_prompt, unpin_prompt
+from kvcache.remote import give_up, go_on, unpin_prompt
 from kvcache.sequences import Matches, Sequences
-from kvcache.tables import C_RECORD_EVENTS, C_TOKENS_PER_BLOCK, N_NODES, N_RUNS, T_FREE, T_SIZE, Array, State
+from kvcache.tables import C_TOKENS_PER_BLOCK, N_NODES, N_RUNS, T_FREE, T_SIZE, Array, State
 from sim.lanes import Lanes
-from sim.worker import NOW_S, TOKENS_MADE, spend
+from sim.worker import NOW_S
 
 IDLE, PARKED, READY, BUSY = range(4)  # from READY on there is something to do
 # Columns of `status`. SERIAL: requests forgotten so far, so that request n of the tables has the serial number SERIAL + n.
@@ -169,120 +155,6 @@ def wake(f: Fleet, w: int, now_s: float) -> None:
     if f.status[w, S_STATE] < READY:
         f.status[w, S_STATE] = READY
         f.clock[w, NOW_S] = max(f.clock[w, NOW_S], now_s)
-
-
-@loop
-def _signal(f: Fleet, w: int, kind: int, r: int) -> None:
-    at = int(f.tally[0])
-    f.signals[at, G_WORKER] = w
-    f.signals[at, G_KIND] = kind
-    f.signals[at, G_SERIAL] = f.status[w, S_SERIAL] + r
-    f.tally[0] = at + 1
-
-
-@loop
-def _begin(f: Fleet, w: int, overlap: float) -> None:
-    """The next step of a worker that is between two."""
-    e = engine_at(f, w)
-    meter = e.line.meter
-    busy = begin_step(e, f.clock[w, NOW_S])
-    for i in range(meter[N_ACTIVE] - meter[N_STARTED], meter[N_ACTIVE]):
-        row = e.line.rows[e.line.active[i]]
-        r = int(row[REQUEST])
-        if e.load.resumed[r] == 0:
-            f.status[w, S_QUEUED] -= e.load.prompt[r]
-        if row[GENERATING] == HELD:
-            _signal(f, w, STARTED, r)
-    if busy:
-        spend(e, lanes_at(f, w), f.cost[w], f.clock[w], overlap)
-        f.status[w, S_STATE] = BUSY
-    elif meter[N_ACTIVE] > 0 or meter[WAIT_HEAD] < meter[WAIT_TAIL]:
-        f.status[w, S_STATE] = PARKED
-    else:
-        f.status[w, S_STATE] = IDLE
-
-
-@loop
-def _end(f: Fleet, w: int) -> None:
-    """The step of a worker ends at its clock."""
-    e, now_s = engine_at(f, w), f.clock[w, NOW_S]
-    e.line.meter[N_DONE] = 0
-    f.clock[w, TOKENS_MADE] += end_step(e, now_s)
-    f.status[w, S_STATE] = READY
-    if f.status[w, S_PINS]:
-        for i in range(e.line.meter[N_DONE]):
-            pin_prompt(e, int(e.line.done[i]))
-            _signal(f, w, ENDED, int(e.line.done[i]))
-    publish(f, w)
-
-
-@loop
-def publish(f: Fleet, w: int) -> None:
-    """The iteration's events wait for the router; S_FULL where they find no room."""
-    if f.state.conf[w, C_RECORD_EVENTS] == 0:
-        return
-    e, box = engine_at(f, w), outbox_at(f, w)
-    if has_room(e.state, box):
-        collect(e.state, box, w)
-        flush(box, f.clock[w, NOW_S])
-    else:
-        f.status[w, S_FULL] = 1
-
-
-@loop
-def _may_move(f: Fleet, w: int, until_s: float) -> bool:
-    """Worker w has a step to begin before `until_s`, or one that ends by then."""
-    state, at_s = int(f.status[w, S_STATE]), f.clock[w, NOW_S]
-    return bool((state == READY and at_s < until_s) or (state == BUSY and at_s <= until_s))
-
-
-@loop
-def _move(f: Fleet, w: int, overlap: float) -> None:
-    """Begin or end one step of worker w."""
-    if f.status[w, S_STATE] == READY:
-        _begin(f, w, overlap)
-    else:
-        _end(f, w)
-
-
-@loop
-def _next_worker(f: Fleet, until_s: float) -> int:
-    """The worker whose step begins or ends next; -1: nobody's by `until_s`."""
-    best = -1
-    for w in range(len(f.status)):
-        if _may_move(f, w, until_s) and (best < 0 or f.clock[w, NOW_S] < f.clock[best, NOW_S]):
-            best = w
-    return best
-
-
-@loop
-def advance(f: Fleet, until_s: float, overlap: float, strict: bool) -> float:
-    """Spend steps up to `until_s`; returns the time reached: earlier where a signal was given or an outbox is full.
-
-    A step that ends at `until_s` has ended; one that could begin then has not.
-    """
-    while strict:
-        w = _next_worker(f, until_s)
-        if w < 0:
-            return until_s
-        at_s = f.clock[w, NOW_S]
-        _move(f, w, overlap)
-        if f.tally[0] > 0 or f.status[w, S_FULL]:
-            return float(at_s)
-    for w in range(len(f.status)):
-        while f.status[w, S_FULL] == 0 and _may_move(f, w, until_s):
-            _move(f, w, overlap)
-    return until_s
-
-
-@loop
-def next_end_s(f: Fleet) -> float:
-    """When the next step that has begun ends; infinite if none has."""
-    first = float("inf")
-    for w in range(len(f.status)):
-        if f.status[w, S_STATE] == BUSY:
-            first = min(first, f.clock[w, NOW_S])
-    return float(first)
 
 
 @loop

@@ -18,7 +18,8 @@ from kvcache.request import Int64
 from kvcache.rules import is_vllm, overlaps
 from kvcache.tables import C_RECORD_EVENTS, N_COPIES, N_NODES, N_PRIVATE, N_RUNS, N_TABLE, Array, State
 from sim.cost import CostParams
-from sim.fleet import S_FULL, S_REQUESTS, S_SERIAL, Fleet, publish
+from sim.fleet import S_FULL, S_REQUESTS, S_SERIAL, Fleet
+from sim.fleet_steps import publish
 from sim.lanes import Lanes
 
 Collector = Callable[[int, Int64, Outcome], None]

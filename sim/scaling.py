@@ -107,7 +107,7 @@ class Pool:
         worker = idle[0]
         if worker in self._used:
             chill(self._cluster.fleet, worker, self._make(), self._cluster.reactions.ended)
-            forget_oldest(self._cluster.index, worker, 0)
+            forget_oldest(self._cluster.dispatch.index, worker, 0)
         self._used.add(worker)
         self._closed.remove(worker)
         self._open.append(worker)

@@ -20,9 +20,10 @@ import simpy
 from kvcache.engine import Outcome
 from kvcache.event_rows import prompt_names
 from kvcache.request import Int64
+from sim.feed import Batch
 from sim.fleet import S_PINS, STARTED, received, request_at, unpinned
 from sim.fleet_room import engine_of
-from sim.routing import Batch, Cluster
+from sim.routing import Cluster
 
 
 @dataclass(frozen=True)

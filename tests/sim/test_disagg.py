@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from kvcache.request import Requests
 from kvcache.tables import REFS, T_FREE, T_SIZE
 from sim.disagg import Disaggregated, Rules
+from sim.feed import Records
 from sim.fleet_room import engine_of
 from sim.handover import Handover
-from sim.routing import Cluster, Records
+from sim.routing import Cluster
 from tests.sim.systems import requests_of
 from tests.sim.test_routing import Told, cluster_of
 

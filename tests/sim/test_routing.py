@@ -17,9 +17,11 @@ from kvcache.retention import KvCacheRetentionConfig, RetentionColumns, TokenRan
 from kvcache.routers import Asked, View, Weights, make_router
 from kvcache.tables import NODE, TOKENS, Pool, Settings
 from sim.cluster import simulate
+from sim.dispatch import EventPath
+from sim.feed import Batch, Feed
 from sim.fleet_room import Start, engine_of, make_fleet
 from sim.lanes import make_lanes
-from sim.routing import Batch, Cluster, EventPath, Feed
+from sim.routing import Cluster
 from sim.transfer import LinkDirection, link_params
 from tests.sim.systems import WIDE, requests_of, step_cost, worker_of
 
@@ -116,7 +118,7 @@ def held_by(cluster: Cluster, w: int) -> set[int]:
 
 def indexed(cluster: Cluster, w: int) -> set[int]:
     """What the router thinks that worker w holds."""
-    return {int(name) for name in cluster.index.name if name and holds(cluster.index, w, int(name))}
+    return {int(name) for name in cluster.dispatch.index.name if name and holds(cluster.dispatch.index, w, int(name))}
 
 
 @given(seed=st.integers(0, 10_000), host=st.sampled_from([0, 4]), priorities=st.booleans())
@@ -133,11 +135,11 @@ def test_at_rest_the_index_is_what_the_workers_hold_if_they_tell_everything(
     router = make_router("kv", Weights(), np.random.default_rng(seed))
     cluster = cluster_of(requests, [router], 3, blocks=(9, host), rules=rules, keep=keep)
     cluster.run()
-    cluster._poll(1e9)
+    cluster.dispatch.poll(cluster.fleet, 1e9)
     for w in range(3):
         assert indexed(cluster, w) == held_by(cluster, w)
-    assert cluster.index.blocks.tolist() == [len(held_by(cluster, w)) for w in range(3)]
-    assert cluster.events()["forgotten_blocks"] == 0
+    assert cluster.dispatch.index.blocks.tolist() == [len(held_by(cluster, w)) for w in range(3)]
+    assert cluster.dispatch.events(cluster.fleet)["forgotten_blocks"] == 0
 
 
 def test_with_untold_losses_the_index_stays_within_its_bound_and_still_holds_what_is_there() -> None:
@@ -152,9 +154,9 @@ def test_with_untold_losses_the_index_stays_within_its_bound_and_still_holds_wha
         requests, [make_router("kv", Weights(), rng)], 2, blocks=(8, 0), rules=FOUR._replace(record_events=True), keep=keep
     )  # fmt: skip
     cluster.run()
-    cluster._poll(1e9)
-    assert cluster.events()["forgotten_blocks"] > 0
-    assert (cluster.index.blocks <= 10).all()
+    cluster.dispatch.poll(cluster.fleet, 1e9)
+    assert cluster.dispatch.events(cluster.fleet)["forgotten_blocks"] > 0
+    assert (cluster.dispatch.index.blocks <= 10).all()
 
 
 def affinity(path: EventPath, cost: tuple[float, float] = (0.5, 0.0), **more: Any) -> Cluster:
@@ -168,8 +170,8 @@ def affinity(path: EventPath, cost: tuple[float, float] = (0.5, 0.0), **more: An
 def test_the_router_follows_the_events_from_the_second_request_on() -> None:
     cluster = affinity(EventPath())
     assert len(set(cluster.run().column("worker").tolist())) == 1
-    assert cluster.events()["blind_decisions"] == 1
-    assert cluster.events()["received"] > 0
+    assert cluster.dispatch.events(cluster.fleet)["blind_decisions"] == 1
+    assert cluster.dispatch.events(cluster.fleet)["received"] > 0
 
 
 @pytest.mark.parametrize(("delay_s", "poll_s", "blind"), [(9.4, 0, 1), (9.6, 0, 2), (0, 10, 1), (0, 25, 3), (5, 7, 2)])
@@ -178,7 +180,7 @@ def test_events_that_are_under_way_are_not_known(delay_s: float, poll_s: float, 
     # 5 s later, at 12
     cluster = affinity(EventPath(delay_s=delay_s, poll_s=poll_s))
     cluster.run()
-    assert cluster.events()["blind_decisions"] == blind
+    assert cluster.dispatch.events(cluster.fleet)["blind_decisions"] == blind
 
 
 def test_ranks_of_an_attention_dp_group_hand_their_events_over_later() -> None:
@@ -204,7 +206,7 @@ def test_ranks_of_an_attention_dp_group_hand_their_events_over_later() -> None:
 def test_without_any_event_every_decision_is_blind_and_counted() -> None:
     cluster = affinity(EventPath(lost_share=1.0))
     workers = cluster.run().column("worker").tolist()
-    events = cluster.events()
+    events = cluster.dispatch.events(cluster.fleet)
     assert events["blind_decisions"] == 12
     assert events["received"] == 0
     assert events["lost"] > 0
@@ -221,7 +223,7 @@ def test_replicas_that_do_not_know_of_each_other_pick_the_same_worker_within_one
     def spread(replicas: int, period_s: float) -> list[int]:
         routers: list[Any] = [make_router("least_loaded", Weights(), np.random.default_rng(i)) for i in range(replicas)]
         cluster = cluster_of(first, routers, 3, cost=(5.0, 0.0), report_period_s=period_s, blocks=(40, 0))
-        cluster.replicas[0].router = Told([0]) if replicas > 1 else cluster.replicas[0].router
+        cluster.dispatch.replicas[0].router = Told([0]) if replicas > 1 else cluster.dispatch.replicas[0].router
         records = cluster.run()
         return np.bincount(records.column("worker")[2:], minlength=3).tolist()
 

@@ -7,8 +7,8 @@ import pytest
 
 from kvcache.routers import Weights, make_router
 from kvcache.tables import KEY
+from sim.feed import Records
 from sim.fleet_room import chill, engine_of
-from sim.routing import Records
 from sim.scaling import Backlog, Bounds, Pool
 from tests.sim.systems import requests_of
 from tests.sim.test_routing import Told, cluster_of, start_of
