@@ -47,7 +47,7 @@ class Replica:
 
 
 @loop
-def _poll_all(f: Fleet, x: PrefixIndex, path: Array, seed: int, now_s: float) -> None:
+def poll_all(f: Fleet, x: PrefixIndex, path: Array, seed: int, now_s: float) -> None:
     """Events of all workers that have come by `now_s`; `path` as `Dispatch` makes it."""
     delay_s, poll_s, lost, buffer, gather_s, ranks = path[0], path[1], path[2], path[3], path[4], int(path[5])
     for w in range(len(f.status)):
@@ -94,7 +94,7 @@ class Dispatch:
         if pending == 0:
             return
         self.index = with_room(self.index, pending)
-        _poll_all(fleet, self.index, self._path_row, self._path.seed, now_s)
+        poll_all(fleet, self.index, self._path_row, self._path.seed, now_s)
         for w in np.flatnonzero(self.index.blocks > self._bound):
             self._overrun += forget_oldest(self.index, int(w), int(self._bound[w] / self._path.index_slack))
 
