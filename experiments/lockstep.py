@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from experiments.engines import cost_of, engine_of, lanes_of, layers_of, overlap_of
 from experiments.ready import Ready, whole
 from hw.device import Device
+from hw.measure import steady
+from hw.memory import Layout
 from hw.mover import KINDS
 from hw.worker import Check, Worker
 from kvcache.commands import K_KIND, K_TOKENS, K_WINDOW, Commands, SansIOEngine
@@ -122,7 +124,8 @@ def _row(copy: Array) -> str:
 class Replayed:
     """One pass over real memory."""
 
-    spent_s: list[NDArray[np.float64]] = field(default_factory=list)  # by step: of each copy, in the order of transfers
+    seconds: list[float] = field(default_factory=list)  # by transfer: spent on its copies
+    steady_s: list[float] = field(default_factory=list)  # by transfer: without what held single copies up
     clock_s: float = 0.0  # all copies, from start to end of each on the clock
     span_s: float = 0.0  # all steps, from the start of a step's first copy to the end of its last
     moves: int = 0
@@ -132,14 +135,21 @@ class Replayed:
     difference: Difference | None = None
 
 
-def transfers(recording: Recording, worker_bytes: Callable[[Array], int]) -> dict[str, NDArray[Any]]:
+def _by_kind(copies: Array) -> Iterator[NDArray[np.int64]]:
+    """The transfers of one step: numbers of the copies of each kind there is."""
+    for kind in np.unique(copies[:, K_KIND]):
+        yield np.flatnonzero(copies[:, K_KIND] == kind)
+
+
+def transfers(recording: Recording, layout: Layout) -> dict[str, NDArray[Any]]:
     """Columns of all transfers: step, kind, blocks, bytes, predicted seconds."""
     rows = []
     for step, call in enumerate(recording.calls):
-        for kind in range(len(KINDS)):
-            mine = call.commands.copies[call.commands.copies[:, K_KIND] == kind]
-            if len(mine):
-                rows.append((step, kind, len(mine), worker_bytes(mine), call.kind_s[kind]))
+        copies = call.commands.copies
+        for mine in _by_kind(copies):
+            kind = int(copies[mine[0], K_KIND])
+            moved = sum(layout.copy_bytes(int(c[K_WINDOW]), int(c[K_TOKENS])) for c in copies[mine])
+            rows.append((step, kind, len(mine), moved, call.kind_s[kind]))
     step_, kind_, blocks, size, seconds = zip(*rows, strict=True) if rows else ((), (), (), (), ())
     return {
         "step": np.array(step_, np.int64),
@@ -163,7 +173,7 @@ def replay(
     first difference.
     """
     engine = engine or SansIOEngine(engine_of(work, whole(work)))
-    worker, result = Worker(engine, device, check=check), Replayed()
+    worker, result, layout = Worker(engine, device, check=check), Replayed(), device.layout
     for step, (call, arrivals) in enumerate(_with_arrivals(recording)):
         for request in arrivals:
             engine.arrive(request)
@@ -172,7 +182,10 @@ def replay(
             result.difference = Difference(step, call, commands)
             break
         times = worker.copies(commands)
-        result.spent_s.append(times.spent_s[np.argsort(commands.copies[:, K_KIND], kind="stable")])
+        for mine in _by_kind(commands.copies):
+            size = np.array([layout.copy_bytes(int(c[K_WINDOW]), int(c[K_TOKENS])) for c in commands.copies[mine]])
+            result.seconds.append(float(times.spent_s[mine].sum()))
+            result.steady_s.append(steady(times.spent_s[mine], size))
         result.clock_s += float(times.clock_s.sum())
         result.span_s += times.span_s
         worker.kernels()

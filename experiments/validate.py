@@ -29,7 +29,6 @@ from hw.memory import Layout
 from hw.mover import KINDS
 from hw.stamps import WrongBytesError
 from hw.worker import Check
-from kvcache.tables import Array
 from reports.files import written
 
 
@@ -122,18 +121,17 @@ def _lockstep(work: Ready, recording: Recording, layout: Layout, options: Option
             result.figures["decisions_identical"] = False
             result.lines += ["decisions DIFFER", *passes[-1].difference.lines()]
             return
-    frame = pd.DataFrame(transfers(recording, lambda copies: _bytes(layout, copies)))
-    spent = np.array([np.concatenate(one.spent_s) for one in passes])
-    firsts = np.concatenate([[0], np.cumsum(frame.blocks)[:-1]])
-    measured = np.add.reduceat(spent, firsts, axis=1)
+    frame = pd.DataFrame(transfers(recording, layout))
+    measured = np.array([one.steady_s for one in passes])
     frame["direction"] = [KINDS[kind] for kind in frame.kind]
-    frame["measured_s"] = np.add.reduceat(np.quantile(spent, QUARTILE, axis=0), firsts)
+    frame["measured_s"] = np.quantile(measured, QUARTILE, axis=0)
     frame["repeat_spread"] = second_over_first(measured)
     for number, one in enumerate(measured):
         frame[f"measured_{number}_s"] = one
     result.transfers = frame
     figures = compare(frame, measured, options.bounds, load.taken())
     clock = sum(one.clock_s for one in passes)
+    as_run = [sum(one.seconds) for one in passes]
     figures |= {
         "decisions_identical": True,
         "decisions": recording.calls[-1].decisions,
@@ -141,7 +139,9 @@ def _lockstep(work: Ready, recording: Recording, layout: Layout, options: Option
         "comparisons": sum(one.checks for one in passes),
         "hit_blocks_compared": sum(one.hits_checked for one in passes),
         "corrupt": 0,
-        "not_running_share": 1 - float(measured.sum()) / clock if clock > 0 else 0.0,
+        "as_run_s": float(np.median(as_run)),
+        "as_run_error": figures["all"]["predicted_s"] / float(np.median(as_run)) - 1,
+        "not_running_share": 1 - sum(as_run) / clock if clock > 0 else 0.0,
         "steps_span_predicted_s": sum(call.copies_s for call in recording.calls),
         "steps_span_measured_s": float(np.median([one.span_s for one in passes])),
         "bytes_by_path": reports[-1].bytes_by_path,
@@ -150,12 +150,6 @@ def _lockstep(work: Ready, recording: Recording, layout: Layout, options: Option
     }
     result.figures |= figures
     result.lines += _lines(figures, options)
-
-
-def _bytes(layout: Layout, copies: Array) -> int:
-    return sum(
-        layout.part_bytes(pool, tokens) for _, w, _, _, tokens, _ in copies.tolist() for pool in layout.parts[w, 0]
-    )
 
 
 def _other_way(work: Ready, report: Report) -> list[str]:

@@ -16,8 +16,8 @@ TOO_NOISY = "too noisy to judge"
 class Bounds:
     """What counts as agreement, and when the machine was too busy with other things to tell.
 
-    Measured is the sum over a transfer's copies of the lower quartile of each copy's repeats: what disturbs a copy only ever adds
-    to its time. It can be trusted where the two fastest repeats agree and others left the processors alone.
+    Measured is the lower quartile of a transfer's repeats: what disturbs a copy only ever adds to its time. It can be trusted
+    where the two fastest repeats agree and others left the processors alone.
     """
 
     total: float = 0.15  # |predicted / measured - 1| of all transfers' seconds
@@ -49,8 +49,6 @@ def compare(frame: pd.DataFrame, measured: Any, bounds: Bounds, load: float) -> 
             for exponent in sorted({int(x) for x in size})
         },
         "total_by_repeat_s": [float(x) for x in totals],
-        "as_run_s": float(np.median(totals)),
-        "as_run_error": float(frame.predicted_s.sum() / np.median(totals)) - 1,
         "mape_by_repeat": [float(np.abs(frame.predicted_s / one - 1).mean()) for one in measured],
         "repeat_spread_total": float(second_over_first(totals)) if len(measured) > 1 else None,
         "repeat_spread_transfer": float(frame.repeat_spread.median()) if len(measured) > 1 else None,

@@ -75,17 +75,18 @@ class Sample(NamedTuple):
     work: float  # done in these seconds: bytes, of matrix products and prefill FLOPs
 
 
-def steady(spent: NDArray[np.float64]) -> float:
-    """Mean of a batch's copies, each counting as the median of itself and its neighbours, `NEIGHBOURS` in all.
+def steady(spent: NDArray[np.float64], size: NDArray[np.int64]) -> float:
+    """Seconds of a batch's copies of `size` bytes each, every one at the median pace of itself and its neighbours, `NEIGHBOURS`
+    in all; a batch of fewer copies counts as it was.
 
     Single copies are held up for reasons that are none of theirs: a hypervisor that looks which pages are in use takes them
-    away, and the next touch waits for the host (130 us of a 10 us copy, in one of 16 copies, on one virtual machine).
+    away, and the next touch waits for the host (130 us on top of 10, for one copy in 16 to 32, on one virtual machine).
     """
     whole = len(spent) // NEIGHBOURS * NEIGHBOURS
     if whole == 0:
-        return float(spent.mean())
-    medians = np.median(spent[:whole].reshape(-1, NEIGHBOURS), axis=1)
-    return float((medians.sum() * NEIGHBOURS + np.median(medians) * (len(spent) - whole)) / len(spent))
+        return float(spent.sum())
+    pace = np.median((spent[:whole] / size[:whole]).reshape(-1, NEIGHBOURS), axis=1)
+    return float(pace @ size[:whole].reshape(-1, NEIGHBOURS).sum(axis=1) + np.median(pace) * size[whole:].sum())
 
 
 def copy_layout(size: int, pool_bytes: int) -> Layout:
@@ -122,7 +123,7 @@ class Copies:
             spent = [self._batch(ways, cell) for _ in range(batches)]
             spent = [one for one in spent if len(one)]  # with two ways, none if one had ended before the other began
             if repeat >= 0 and spent:
-                seconds = float(np.median([steady(one) for one in spent]))
+                seconds = float(np.median([steady(one, np.ones(len(one), np.int64)) / len(one) for one in spent]))
                 yield Sample(cell, repeat, sum(map(len, spent)), seconds, float(cell.size))
 
     def _batch(self, ways: list[str], cell: Cell) -> NDArray[np.float64]:

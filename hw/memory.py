@@ -95,6 +95,10 @@ class Layout:
         """Bytes of one block, all parts."""
         return sum(self.rows[pool].size for pool in self.parts[window, GPU])
 
+    def copy_bytes(self, window: int, tokens: int) -> int:
+        """Bytes of a copy of the first `tokens` tokens of a block (0: the whole block), all parts."""
+        return sum(self.part_bytes(pool, tokens) for pool in self.parts[window, GPU])
+
     def part_bytes(self, pool: int, tokens: int) -> int:
         """Bytes of the first `tokens` tokens of a row (0: the whole row), up to whole words."""
         size = self.rows[pool].size

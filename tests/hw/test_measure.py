@@ -90,16 +90,17 @@ def test_every_mode_of_copying_gives_samples_and_leaves_the_strategy_as_it_was(c
 
 
 @pytest.mark.parametrize(
-    ("spent", "mean"),
+    ("spent", "size", "seconds"),
     [
-        ([9.0] * 7 + [130.0], 9.0),  # one of eight was held up
-        ([9.0] * 5 + [130.0] * 3 + [11.0] * 8, 10.0),  # medians 9 and 11
-        ([10.0, 9.0, 9.0, 9.0], 9.25),  # a short batch counts in full
-        ([9.0] * 8 + [11.0] * 8 + [130.0] * 4, 10.0),  # four left over count as the median of the groups
+        ([9.0] * 7 + [130.0], [1] * 8, 72.0),  # one of eight was held up
+        ([9.0] * 5 + [130.0] * 3 + [11.0] * 8, [1] * 16, 160.0),  # medians 9 and 11
+        ([10.0, 130.0, 9.0, 9.0], [1] * 4, 158.0),  # a short batch counts in full
+        ([9.0] * 8 + [11.0] * 8 + [130.0] * 4, [1] * 20, 200.0),  # four left over count as the median of the groups, 10
+        ([9.0] * 6 + [130.0, 18.0], [1] * 6 + [2, 2], 90.0),  # the pace is 9 a byte, of ten bytes
     ],
 )
-def test_a_copy_that_was_held_up_does_not_change_its_batch(spent: list[float], mean: float) -> None:
-    assert steady(np.array(spent)) == pytest.approx(mean)
+def test_a_copy_that_was_held_up_does_not_change_its_batch(spent: list[float], size: list[int], seconds: float) -> None:
+    assert steady(np.array(spent), np.array(size)) == pytest.approx(seconds)
 
 
 def test_pools_are_private_memory() -> None:

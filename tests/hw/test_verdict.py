@@ -41,14 +41,6 @@ def test_the_verdict_follows_errors_repeats_and_load(case: dict[str, Any], said:
     assert verdict(**case)["verdict"] == said
 
 
-def test_what_held_copies_up_is_told_beside_the_error() -> None:
-    """40 transfers predicted at 1 s; repeats took 1, 2 and 2 s each."""
-    figures = verdict([1.0, 2.0, 2.0])
-    assert figures["all"]["measured_s"] == pytest.approx(60.0)  # the quartile of 1, 2, 2 is 1.5
-    assert figures["as_run_s"] == pytest.approx(80.0)
-    assert figures["as_run_error"] == pytest.approx(-0.5)
-
-
 def test_errors_are_shares_of_the_measured_time() -> None:
     figures = verdict([2.0, 2.0], predicted=1.5)
     assert figures["all"]["total_error"] == pytest.approx(-0.25)
