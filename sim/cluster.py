@@ -32,6 +32,9 @@ class Arrivals:
         self._worker_of = worker_of
         self._workers = workers
         self._number = numbered(worker_of)
+        self._index = {id(worker): w for w, worker in enumerate(workers)}
+        self._own = [[*arrival_s[worker_of == w].tolist(), math.inf] for w in range(len(workers))]
+        self._told = [0] * len(workers)
         self._next = 0
         self._progress = progress
 
@@ -48,23 +51,26 @@ class Arrivals:
         """The last request has been delivered."""
         return self._next == len(self._arrival_s)
 
-    def quiet_until_s(self, worker: Worker | None = None) -> float:
-        """When the next request arrives, whoever gets it; infinite after the last."""
-        return math.inf if self.exhausted else float(self._arrival_s[self._next])
+    def quiet_until_s(self, worker: Worker) -> float:
+        """When this worker's next request arrives; infinite after its last. Others' do not concern it."""
+        w = self._index[id(worker)]
+        return float(self._own[w][self._told[w]])
 
     def deliver(self, now_s: float) -> None:
         """Hand over every request that has arrived by `now_s`."""
         while self._next < len(self._arrival_s) and self._arrival_s[self._next] <= now_s:
             r = self._next
             self._next += 1
-            self._workers[int(self._worker_of[r])].arrive(int(self._number[r]), float(self._arrival_s[r]))
+            w = int(self._worker_of[r])
+            self._told[w] += 1
+            self._workers[w].arrive(int(self._number[r]), float(self._arrival_s[r]))
             if self._progress is not None and self._next % 256 == 0:
                 self._progress(self._next, len(self._arrival_s))
 
     def run(self) -> Generator[simpy.Event, Any, None]:
         """The trace as a SimPy process."""
         while self._next < len(self._arrival_s):
-            due_s = self.quiet_until_s()
+            due_s = float(self._arrival_s[self._next])
             yield from until(self._env, due_s)
             self.deliver(due_s)
 
