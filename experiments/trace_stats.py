@@ -6,6 +6,7 @@ from pathlib import Path
 
 from experiments import console
 from experiments.trace import Trace
+from traces.prefixes import MOST
 from traces.recut import recut
 from traces.stats import Quantiles, Stats, measured
 
@@ -13,15 +14,15 @@ Line = tuple[str, str, str, str]
 """Group, label, figure, unit."""
 
 
-def stats_of(trace: Trace, tokens_per_block: int | None) -> Stats:
-    """The statistics of a trace, in its own blocks or in others."""
-    stream = trace.stream()
-    return measured(stream if tokens_per_block is None else recut(stream, tokens_per_block))
+def stats_of(trace: Trace, tokens_per_block: int | None, *, exact: bool = False) -> Stats:
+    """The statistics of a trace, in its own blocks or in others; `exact`: follow every prefix, however many there are."""
+    stream = trace.stream() if tokens_per_block is None else recut(trace.stream(), tokens_per_block)
+    return measured(stream, None if exact else MOST)
 
 
 def show(stats: Stats, json: str | None, plot: Path | None) -> None:
     """Notes, then the tables; with `--json FILE` the figures go there, and with `-` they take the tables' place."""
-    console.note(stats.notes)
+    console.note([*stats.notes, *_sampled(stats)])
     row = {**asdict(stats), "hit_block_share": stats.hit_block_share, "hit_token_share": stats.hit_token_share}
     if json is not None:
         console.write_json(console.without_nan(row), json)
@@ -57,19 +58,32 @@ def _lines(stats: Stats) -> Iterator[Line]:
         yield from _reuse(stats)
 
 
+def _sampled(stats: Stats) -> Iterator[str]:
+    if stats.followed_share < 1:
+        yield (
+            f"{stats.source}: more different blocks than are followed one by one: from some point on a sample, in the end 1"
+            f" of {1 / stats.followed_share:,.0f} new ones; what depends on it is estimated (±: 95 %); --exact follows all"
+        )
+
+
 def _reuse(stats: Stats) -> Iterator[Line]:
-    yield "", "different ones", f"{stats.unique_blocks:,}", "blocks"
+    blocks = _about(stats.unique_blocks_error, "blocks")
+    yield "", "different ones", f"{stats.unique_blocks:,}", blocks
     yield "", "used once", f"{stats.blocks_used_once:,}", "blocks"
     if stats.requests_with_known_output:
         yield "", "answers with known content", f"{stats.requests_with_known_output:,}", "requests"
     yield "no limit", "blocks found again", console.number(stats.hit_block_share, 0.01), "% of blocks"
-    yield "", "", f"{stats.hit_blocks:,}", "blocks"
+    yield "", "", f"{stats.hit_blocks:,}", blocks
     if stats.sessions:
         yield "", "first used by other sessions", f"{stats.hit_blocks_of_other_sessions:,}", "blocks"
     yield "", "tokens found again", console.number(stats.hit_token_share, 0.01), "% of prompt tokens"
-    yield "", "", f"{stats.hit_tokens:,}", "tokens"
+    yield "", "", f"{stats.hit_tokens:,}", _about(stats.hit_tokens_error, "tokens")
     most = max(stats.timeline.working_set_blocks, default=0)
     yield "", "largest working set", f"{most:,}", "blocks"
+
+
+def _about(error: float, unit: str) -> str:
+    return f"{unit}, ± {error:,.0f}" if error else unit
 
 
 def _spreads(stats: Stats) -> Iterator[tuple[str, Quantiles]]:

@@ -39,7 +39,7 @@ class Feed:
         check_block_size(requests.unit_tokens, tpb)
         room = room_for(requests, tpb)
         need = room.nodes
-        if int(self.state.tally[N_NODES]) + need > max(len(self.state.nodes), self._remembered):
+        if int(self.state.tally[N_NODES]) + need > self._remembered:
             self._recycle(held)
             self._remembered = max(self._remembered, 2 * (int(self.state.tally[N_NODES]) + need))
         if self._made_of is not None:
@@ -50,10 +50,10 @@ class Feed:
         return self.state, load
 
     def _ample(self, first: Room) -> Room:
-        """Room for some more pieces like the first, so that tables need not be copied as they fill. Untouched room is no
-        memory yet."""
-        times = max(1, min(8, self._remembered // first.nodes))
-        return Room(*(times * rows for rows in first))
+        """Room for some more pieces like the first, at most for as many rows as are filled before some are used again, so that
+        tables need not be copied as they fill. Untouched room is no memory yet."""
+        times = max(1.0, min(16.0, self._remembered / first.nodes))
+        return Room(*(int(times * rows) + 1 for rows in first))
 
     def _recycle(self, held: Sequence[Array]) -> None:
         number = recycle(self.state, np.concatenate([np.empty(0, np.int32), *held]))

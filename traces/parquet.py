@@ -111,8 +111,9 @@ def _pieces(source: Source, file: Any, kept: Mapping[str, Any]) -> Iterator[Requ
     try:
         if not file.metadata.num_rows:
             yield _requests(file.schema_arrow.empty_table(), kept)
-        for batch in file.iter_batches(PIECE_REQUESTS):
-            yield _requests(pa.Table.from_batches([batch]), kept)
+        for group in range(file.metadata.num_row_groups):  # one call for all groups would keep what it has read
+            for batch in file.iter_batches(PIECE_REQUESTS, row_groups=[group]):
+                yield _requests(pa.Table.from_batches([batch]), kept)
     except KeyError as error:
         raise source.error(f"this Parquet file has no {error}; only files that kvtier wrote can be read") from None
     except (pa.ArrowException, OSError, ValueError, TypeError, AttributeError) as error:

@@ -11,9 +11,10 @@ import numpy as np
 
 from kvcache.keys import check_block_size
 from kvcache.request import Int32, Int64, Requests
+from traces.chain import chained
+from traces.dense import Dense
 from traces.errors import TraceError
 from traces.fields import INT32_MAX
-from traces.prefixes import Prefixes
 from traces.stream import Stream, offsets
 
 
@@ -35,9 +36,9 @@ def recut(stream: Stream, tokens: int) -> Stream:
 
 
 def _coarser(stream: Stream, factor: int) -> Iterator[Requests]:
-    prefixes = Prefixes()
+    numbers = Dense()
     for piece in stream.pieces:
-        prefix, _, _ = prefixes.follow(piece)
+        prefix = numbers.of(chained(piece))
         n_fine = np.diff(piece.unit_offset)
         n = -(-n_fine // factor)
         offset = offsets(n)

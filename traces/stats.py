@@ -1,8 +1,11 @@
 """Measures a workload, piece by piece: how many requests, how long, how much of it could be reused by a cache without limit.
 
 It does not model any engine: a block is a unit of the trace, requests are taken in their order, and a block is hit when
-the whole prefix up to it was in the prompt of an earlier request. Generated tokens are not counted as content. It keeps
-what is different in a workload (prefixes, lengths, sessions), not the workload.
+the whole prefix up to it was in the prompt of an earlier request. Generated tokens are not counted as content.
+
+What it keeps does not grow with the workload, but for 8 bytes a session: beyond two million different prefixes it follows a
+sample of them (`traces.prefixes`). A cache without limit misses a block exactly once, at its first use, so hits are all
+blocks less the different ones, and how often a block comes again does not blur them.
 """
 
 from dataclasses import dataclass
@@ -12,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvcache.request import Float64, Int32, Int64, Requests
-from traces.prefixes import N_BUCKETS, PER_OCTAVE, Prefixes
+from traces.prefixes import MOST, N_BUCKETS, PER_OCTAVE, Prefixes
 from traces.stream import Stream, in_pieces
 
 QUANTILES = (0.5, 0.9, 0.99)
@@ -71,8 +74,14 @@ class Stats:
     """Tokens of a block in the counts below."""
     total_blocks: int
     """Blocks of all prompts that have an identity."""
+    followed_share: float
+    """The part of new prefixes that was followed at the end; 1: all of them, and every figure below is exact."""
     unique_blocks: int
     """Different prefixes among them, which is also the number of blocks that a cache without limit would hold."""
+    unique_blocks_error: float
+    """With a chance of 95 % `unique_blocks` and `hit_blocks` are that close to the truth; 0: exact."""
+    hit_tokens_error: float
+    """The same for `hit_tokens`."""
     blocks_used_once: int
     hit_blocks: int
     hit_tokens: int
@@ -104,9 +113,9 @@ def measure(requests: Requests) -> Stats:
     return measured(in_pieces(requests))
 
 
-def measured(stream: Stream) -> Stats:
-    """The statistics of a stream, which is read to its end."""
-    sums = _Sums(stream.unit_tokens)
+def measured(stream: Stream, most: int | None = MOST) -> Stats:
+    """The statistics of a stream, which is read to its end. `most`: prefixes to follow at once; None: all, exactly."""
+    sums = _Sums(stream.unit_tokens, most)
     for piece in stream.pieces:
         sums.see(piece)
     return sums.stats(stream)
@@ -114,7 +123,8 @@ def measured(stream: Stream) -> Stats:
 
 def hits(requests: Requests) -> Int64:
     """For each request, how many blocks from the front of its prompt an earlier request had too."""
-    return Prefixes().follow(requests)[1]
+    hit: Int64 = np.diff(requests.unit_offset) - Prefixes(most=None).follow(requests).missed
+    return hit
 
 
 class _Lengths:
@@ -136,12 +146,12 @@ class _Lengths:
 
 
 class _Sums:
-    def __init__(self, unit_tokens: int) -> None:
+    def __init__(self, unit_tokens: int, most: int | None) -> None:
         self.unit_tokens = unit_tokens
-        self.prefixes = Prefixes()
+        self.prefixes = Prefixes(most)
         self.prompt, self.output = _Lengths(), _Lengths()
         self.turns = np.zeros(0, np.int64)
-        self.n = self.total = self.hit = self.hit_tokens = self.foreign = self.known_output = 0
+        self.n = self.total = self.missed = self.hit_tokens = self.own = self.known_output = 0
         self.first_s = self.last_s = float("nan")
         self.gap_sum = self.gap_squares = 0.0
         self.rows = np.zeros((3, N_BUCKETS), np.int64)
@@ -150,8 +160,9 @@ class _Sums:
     def see(self, piece: Requests) -> None:
         if not len(piece):
             return
-        _, found, foreign = self.prefixes.follow(piece)
-        hit_tokens = np.minimum(found * self.unit_tokens, piece.prompt_tokens)
+        found = self.prefixes.follow(piece)
+        named_tokens = np.minimum(np.diff(piece.unit_offset) * self.unit_tokens, piece.prompt_tokens)
+        hit_tokens = named_tokens - found.missed_tokens
         self.prompt.see(piece.prompt_tokens)
         self.output.see(piece.output_tokens)
         named = piece.session[piece.session >= 0]
@@ -159,8 +170,8 @@ class _Sums:
         turns[: len(self.turns)] += self.turns
         self.turns = turns
         self.total += int(piece.unit_offset[-1] - piece.unit_offset[0])
-        self.hit += int(found.sum())
-        self.foreign += int(foreign.sum())
+        self.missed += int(found.missed.sum())
+        self.own += int(found.own.sum())
         self.hit_tokens += int(hit_tokens.sum())
         if piece.output_offset is not None:
             self.known_output += int((np.diff(piece.output_offset) > 0).sum())
@@ -187,7 +198,8 @@ class _Sums:
         span_s = self.last_s - self.first_s if self.n else 0.0
         input_tokens, output_tokens = self.prompt.total(), self.output.total()
         turns = self.turns[self.turns > 0]
-        uses = self.prefixes.uses[: self.prefixes.n]
+        hit = max(0, self.total - self.missed)
+        errors = 1.96 * np.sqrt(self.prefixes.variance)
         return Stats(
             source=stream.source,
             format=stream.format,
@@ -206,11 +218,14 @@ class _Sums:
             turns=_quantiles(*_counted(turns)),
             unit_tokens=self.unit_tokens,
             total_blocks=self.total,
-            unique_blocks=int(self.prefixes.new.sum()),
-            blocks_used_once=int((uses == 1).sum()),
-            hit_blocks=self.hit,
-            hit_tokens=self.hit_tokens,
-            hit_blocks_of_other_sessions=self.foreign,
+            followed_share=self.prefixes.share,
+            unique_blocks=self.missed,
+            unique_blocks_error=float(errors[0]),
+            hit_tokens_error=float(errors[1]),
+            blocks_used_once=self.prefixes.used_once,
+            hit_blocks=hit,
+            hit_tokens=max(0, self.hit_tokens),
+            hit_blocks_of_other_sessions=max(0, hit - self.own),
             reuse_distance_blocks=_quantiles(_class_values(self.prefixes.distances), self.prefixes.distances),
             reuse_age_s=_quantiles(_class_values(self.prefixes.ages) / 1000, self.prefixes.ages),
             requests_with_known_output=self.known_output,
@@ -231,7 +246,7 @@ class _Sums:
             start_s=(np.arange(N_BUCKETS) * self.row_bucket_s)[used].tolist(),
             requests=self.rows[0][used].tolist(),
             prompt_tokens=self.rows[1][used].tolist(),
-            hit_tokens=self.rows[2][used].tolist(),
+            hit_tokens=np.clip(self.rows[2], 0, self.rows[1])[used].tolist(),
             unique_blocks=np.cumsum(self.prefixes.new)[used].tolist(),
             working_set_blocks=np.cumsum(self.prefixes.spans)[used].tolist(),
         )

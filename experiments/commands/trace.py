@@ -18,6 +18,10 @@ def stats(
     tokens_per_block: Annotated[
         int | None, typer.Option(min=1, help="Count blocks of so many tokens; those of the trace otherwise.")
     ] = None,
+    exact: Annotated[
+        bool,
+        typer.Option("--exact", help="Follow every block, in memory that grows with them; else above 2 M a sample."),
+    ] = False,
     plot: Annotated[Path | None, typer.Option(metavar="FILE.png", help="One page of pictures.")] = None,
     json: o.Json = None,
 ) -> None:
@@ -29,7 +33,7 @@ def stats(
     from experiments.trace_stats import show, stats_of
 
     check_target(json)
-    show(stats_of(source.source(), tokens_per_block), json, plot)
+    show(stats_of(source.source(), tokens_per_block, exact=exact), json, plot)
 
 
 @app.command()

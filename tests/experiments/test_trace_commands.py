@@ -55,6 +55,19 @@ def test_stats_in_other_blocks_are_exact_refused_or_a_lower_bound(trace: Path) -
     assert "lower bound" in kvtier("stats", trace, "--tokens-per-block", 256).stderr
 
 
+def test_stats_say_when_they_are_estimates_and_by_how_much_and_exact_ones_do_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("experiments.trace_stats.MOST", 1000)
+    monkeypatch.setattr("traces.prefixes.PART_BLOCKS", 500)
+    some, every = (kvtier("stats", "mooncake_arxiv_first1000", *more) for more in ([], ["--exact"]))
+    assert "--exact follows all" in some.stderr
+    assert "blocks, ± " in some.stdout
+    assert "tokens, ± " in some.stdout
+    assert "±" not in every.stdout + every.stderr
+    assert "12,207" in every.stdout
+
+
 def test_check_lists_what_is_doubtful_with_its_lines(trace: Path) -> None:
     result = kvtier("check", trace)
     lines = result.stdout.splitlines()

@@ -184,6 +184,13 @@ class TestFeed:
         assert feed.forgotten > 5000
         assert sizes[-1] == sizes[900]
 
+    def test_rows_are_made_once_where_a_long_workload_comes_in_alike_pieces(self) -> None:
+        feed = Feed((Pool(WIDE, (20, 0)),), FOUR, remembered=8000)
+        for token in range(3000):
+            feed.load(self.one(token), RetentionColumns.none(1))
+            assert (len(feed.state.nodes), int(feed.state.tally[N_NODES]) <= 8000) == (8002, True)
+        assert feed.forgotten > 5000
+
     def test_what_is_cached_is_found_however_often_rows_are_used_again(self) -> None:
         # 20 blocks of 4 hold the last three requests (5 full blocks, and the short one goes with its last owner)
         feed = Feed((Pool(WIDE, (20, 0)),), FOUR, remembered=0)

@@ -86,7 +86,7 @@ def test_reuse_distance_counts_the_blocks_of_the_requests_in_between(prompts: li
         distances += [len(set().union(*touched[last[b] + 1 : i])) for b in blocks if b in last]
         last |= dict.fromkeys(blocks, i)
         touched.append(blocks)
-    prefixes = Prefixes()
+    prefixes = Prefixes(most=None)
     prefixes.follow(workload(prompts))
     assert np.flatnonzero(prefixes.distances).tolist() == sorted({d and 1 + int(8 * np.log2(d)) for d in distances})
     assert prefixes.distances.sum() == len(distances)
@@ -99,3 +99,54 @@ def test_statistics_do_not_depend_on_how_a_trace_is_cut_in_pieces(n: int, monkey
     cut = measured(in_pieces(whole, n))
     assert replace(cut, gap_cv=1) == replace(measure(whole), gap_cv=1)
     assert cut.gap_cv == pytest.approx(measure(whole).gap_cv)
+
+
+def skewed(n: int) -> Requests:
+    """A system prompt of three blocks that most requests share, then own blocks, of which a third come again once."""
+    rng = np.random.default_rng(1)
+    own = np.where(rng.random(n) < 1 / 3, np.maximum(np.arange(n) - rng.integers(1, 50, n), 0), np.arange(n))
+    prompts = [([1, 2, 3] if i % 4 else [4]) + [int(5 + 3 * o + k) for k in range(3)] for i, o in enumerate(own)]
+    return workload(prompts)
+
+
+def test_a_sample_estimates_what_following_every_prefix_counts() -> None:
+    whole = skewed(4000)
+    exact, some = measured(in_pieces(whole), None), measured(in_pieces(whole, 500), 1000)
+    assert exact.followed_share == 1
+    assert (exact.unique_blocks_error, exact.hit_tokens_error) == (0, 0)
+    assert some.followed_share < 0.25
+    assert 0 < some.unique_blocks_error < 0.1 * exact.unique_blocks
+    for name, error in (("unique_blocks", some.unique_blocks_error), ("hit_tokens", some.hit_tokens_error)):
+        assert abs(getattr(some, name) - getattr(exact, name)) < 2 * error
+    assert some.hit_blocks == some.total_blocks - some.unique_blocks
+    assert some.blocks_used_once == pytest.approx(exact.blocks_used_once, rel=0.15)
+    assert some.reuse_distance_blocks.p50 == pytest.approx(exact.reuse_distance_blocks.p50, rel=0.2)
+    assert some.reuse_age_s.p90 == pytest.approx(exact.reuse_age_s.p90, rel=0.2)
+    lines = [stats.timeline.unique_blocks for stats in (exact, some)]
+    assert np.abs(np.subtract(*lines)).max() < 2 * some.unique_blocks_error
+
+
+def test_what_is_used_most_stays_followed_whatever_its_hash() -> None:
+    # Blocks 1, 2, 3 behind nothing, 1 and 1 2 are 3/4 of the requests' first three; block 4 is a quarter's first.
+    prefixes = Prefixes(most=1000)
+    for piece in in_pieces(skewed(4000), 500).pieces:
+        prefixes.follow(piece)
+    assert sorted(prefixes.uses[: prefixes.n].tolist())[-4:] == [1000, 3000, 3000, 3000]
+    assert prefixes.weight[: prefixes.n][prefixes.uses[: prefixes.n] >= 1000].tolist() == [1] * 4
+
+
+def test_estimates_are_right_on_average_over_many_samples() -> None:
+    # Each namespace gives all blocks other names, hence another sample of the same workload.
+    whole = skewed(800)
+    exact = measured(in_pieces(whole), None)
+    off = []
+    for salt in range(40):
+        some = measured(in_pieces(replace(whole, salt=np.full(800, salt, np.int32)), 100), 300)
+        off.append([
+            (some.unique_blocks - exact.unique_blocks) / some.unique_blocks_error,
+            (some.hit_tokens - exact.hit_tokens) / some.hit_tokens_error,
+        ])
+    mean, within = np.mean(off, axis=0), np.mean(np.abs(off) < 1, axis=0)
+    assert (np.abs(mean) < 4 / 1.96 / np.sqrt(40)).all()
+    assert (within > 0.85).all()
+    assert (within < 1).all()
