@@ -55,8 +55,10 @@ class Job:
     facts: dict[str, Any] = field(default_factory=dict)
 
 
-def calibrate(device: str, storage: Path | None, out: Path, *, quick: bool, base: str = "h100-sxm") -> list[str]:
-    """Measure, fit, write `out` and the samples beside it; returns what to tell the user."""
+def calibrate(
+    device: str, storage: Path | None, out: Path, *, quick: bool, base: str = "h100-sxm"
+) -> tuple[dict[str, Any], list[str]]:
+    """Measure, fit, write `out` and the samples beside it; returns the hardware file's content and what to tell the user."""
     if out.suffix not in {".yaml", ".yml"}:
         raise ValueError(f"--out {out}: a hardware file ends in .yaml")
     load_hardware(base)
@@ -84,7 +86,7 @@ def calibrate(device: str, storage: Path | None, out: Path, *, quick: bool, base
     _save(frame, raw, settings)
     partial.unlink(missing_ok=True)
     notes = (f"note: {text}" for text in dict.fromkeys(job.notes))
-    return [*lines, *noise(cells, taken), *notes, str(out), str(raw)]
+    return data, [*lines, *noise(cells, taken), *notes, str(out), str(raw)]
 
 
 def _opened(plan: Plan, device: str, storage: Path | None, known: list[Sample]) -> Job:

@@ -21,6 +21,8 @@ from experiments.ready import ready, whole
 from experiments.run import run
 from experiments.spec import Spec
 from experiments.trace import Trace
+from experiments.unlimited import unlimited_hit_rate
+from experiments.version import kvtier_version
 from kvcache.bound import min_hits
 from kvcache.load import prepare
 from kvcache.policies import POLICIES, PRIORITY
@@ -53,6 +55,8 @@ class Comparison:
     rows: list[dict[str, Any]]
     bound: Bound | None
     notes: list[str]
+    about: dict[str, Any]
+    """Trace, its SHA-256, version, unlimited cache, whole spec but for the policy."""
 
 
 def compare(trace: Trace, spec: str | None, settings: Sequence[str], policies: str, *, timing: bool) -> Comparison:
@@ -72,7 +76,14 @@ def compare(trace: Trace, spec: str | None, settings: Sequence[str], policies: s
     rows.sort(key=lambda row: -row["hit_rate_tokens"])
     _add_headroom(rows, bound)
     every = [*notes, *requests.notes, *(note for row in rows for note in row.pop("notes")), *why]
-    return Comparison(rows, bound, list(dict.fromkeys(every)))
+    about = {
+        "version": kvtier_version(),
+        **trace.about(),
+        "timing": timing,
+        "unlimited_hit_rate_tokens": unlimited_hit_rate(requests),
+        "spec": base.shown(),
+    }
+    return Comparison(rows, bound, list(dict.fromkeys(every)), about)
 
 
 def _names(policies: str) -> list[str]:
@@ -127,7 +138,7 @@ def show(found: Comparison, json: str | None, plot: Path | None) -> None:
     console.note(found.notes)
     bound = None if found.bound is None else vars(found.bound)
     if json is not None:
-        console.write_json({"policies": found.rows, "bound": bound}, json)
+        console.write_json({"policies": found.rows, "bound": bound, **found.about, "notes": found.notes}, json)
     if json != "-":
         console.say(f"{found.rows[0]['gpu_blocks']:,} GPU blocks, {found.rows[0]['host_blocks']:,} host blocks")
         _table(found)

@@ -28,6 +28,17 @@ def say(text: str) -> None:
     Console(soft_wrap=True, highlight=False).print(text, markup=False)
 
 
+def tell(value: Any, lines: Iterable[object], target: str | None) -> None:
+    """A result for people, a line each, and as JSON: to a file beside the lines, or with `-` in their place."""
+    if target is not None:
+        write_json(without_nan(value), target)
+    if target != "-":
+        for line in lines:
+            sys.stdout.write(f"{line}\n")
+    if target not in {None, "-"}:
+        sys.stdout.write(f"{target}\n")
+
+
 def note(notes: Iterable[str]) -> None:
     """Each note once, to stderr."""
     console = Console(stderr=True, soft_wrap=True, highlight=False)
@@ -156,6 +167,11 @@ def plain_table(titles: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
     console.print(table)
 
 
+def _item(value: Any) -> Any:
+    """A number of numpy's as Python's."""
+    return value.item()
+
+
 def check_target(target: str | None) -> None:
     """Refuse a JSON file that could not be written, before a long run rather than after it."""
     if target not in {None, "-"}:
@@ -167,7 +183,7 @@ def check_target(target: str | None) -> None:
 
 def write_json(value: Any, target: str) -> None:
     """As JSON to a file, whole or not at all, or to stdout for `-`."""
-    text = json.dumps(value, indent=2) + "\n"
+    text = json.dumps(value, indent=2, default=_item) + "\n"
     if target == "-":
         sys.stdout.write(text)
         return

@@ -1,6 +1,5 @@
 """Says what of a machine `kvtier` can use, which path bytes would take, and what to do about the rest."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -113,8 +112,3 @@ def _plain(value: Any) -> str:
     if isinstance(value, list):
         return "; ".join(_plain(item) for item in value) or "none"
     return "no" if value is None or value is False else "yes" if value is True else str(value)
-
-
-def as_json(facts: dict[str, Any]) -> str:
-    """For machines."""
-    return json.dumps(facts, indent=2)

@@ -17,6 +17,7 @@ from experiments.trace import Trace
 from experiments.trtllm_options import MOVED
 from experiments.version import kvtier_version
 from kvcache.request import Requests
+from reports.columns import column
 from reports.files import written
 from reports.limits import Limit
 from reports.plots import words
@@ -30,13 +31,61 @@ KNOWN_ERROR = 0.10
 
 
 @dataclass(frozen=True)
+class Check:
+    """The choice run again: under which condition, the figures with limits (as stored), whether all limits held."""
+
+    name: str
+    figures: dict[str, float]
+    held: bool
+
+
+@dataclass(frozen=True)
 class Recommended:
-    """The choice, the spec of its run, the lines to show, whether a check failed."""
+    """The choice, the spec of its run, its checks, the lines to show, the options file."""
 
     advice: Advice
     spec: Spec
+    checks: list[Check]
     lines: list[str]
-    held: bool
+    file: Path
+
+    @property
+    def held(self) -> bool:
+        """No check missed a limit."""
+        return all(check.held for check in self.checks)
+
+    def as_json(self) -> dict[str, Any]:
+        """For programs: what was chosen from how many, its limits, its checks, the options."""
+        advice, chosen = self.advice, self.advice.chosen
+        return {
+            "run": int(chosen["run"]),
+            "settings": _settings(chosen, advice.keys),
+            "limits": [
+                {
+                    "limit": limit.words(),
+                    "figure": limit.column,
+                    "worst": float(chosen[f"worst {limit.column}"]),
+                    "margin": margin,
+                    "doubt": doubt,
+                }
+                for limit, (margin, doubt) in zip(advice.limits, advice.margins(KNOWN_ERROR), strict=True)
+            ],
+            "preferences": [preference.words() for preference in advice.prefer],
+            "keeping": advice.keeping,
+            "of": len(advice.frame),
+            "runner_up": None if advice.next is None else _settings(advice.next, advice.keys),
+            "seeds": advice.seeds,
+            "spread": advice.spread,
+            "checks": [vars(check) for check in self.checks],
+            "held": self.held,
+            "says": self.lines,
+            "options": trtllm_options(self.spec, advice),
+            "file": str(self.file),
+        }
+
+
+def _settings(row: "pd.Series[float]", keys: list[str]) -> dict[str, Any]:
+    return {key: None if pd.isna(row[key]) else row[key] for key in keys}
 
 
 def recommended(directory: Path, slo: list[str], prefer: list[str], out: Path | None, *, check: bool) -> Recommended:
@@ -45,15 +94,13 @@ def recommended(directory: Path, slo: list[str], prefer: list[str], out: Path | 
     keys = varied(frame, about)
     advice = recommend(frame, keys, slo, prefer)
     spec = spec_of(directory, int(advice.chosen["run"]))
-    lines, held = sentences(advice, KNOWN_ERROR), True
-    if check:
-        checked = [again(spec, requests, advice, name) for name, spec, requests in trials(spec, trace_of(about))]
-        lines += [line for line, _ in checked]
-        held = all(kept for _, kept in checked)
+    tried = trials(spec, trace_of(about)) if check else []
+    checks = [again(spec, requests, advice, name) for name, spec, requests in tried]
+    lines = [*sentences(advice, KNOWN_ERROR), *(told(one, advice) for one in checks)]
     target = out if out is not None else directory / "kv_cache_config.yaml"
     with written(target) as path:
         path.write_text(options_file(spec, advice, lines), encoding="utf-8")
-    return Recommended(advice, spec, [*lines, str(target)], held)
+    return Recommended(advice, spec, checks, lines, target)
 
 
 def spec_of(directory: Path, run: int) -> Spec:
@@ -81,20 +128,27 @@ def trials(spec: Spec, trace: Trace) -> list[tuple[str, Spec, Requests]]:
     ]
 
 
-def again(spec: Spec, requests: Requests, advice: Advice, name: str) -> tuple[str, bool]:
-    """Run once more: a line that says how the limits fared, and whether all held."""
+def again(spec: Spec, requests: Requests, advice: Advice, name: str) -> Check:
+    """Run once more: the figures that have limits, and whether all held."""
     from experiments.run import run
     from reports.columns import flat
 
     timing = any(limit.column.endswith("_s") for limit in advice.limits)
     row = pd.DataFrame([flat(run(spec, requests, timing=timing))])
-    missed = [limit for limit in advice.limits if not limit.met(row).iloc[0]]
-    figures = ", ".join(_seen(row, limit) for limit in advice.limits) or "no limit to check"
-    return f"Again, {name}: {figures}{': a limit is missed' if missed else ''}.", not missed
+    figures = {limit.column: float(row[limit.column].iloc[0]) for limit in advice.limits}
+    return Check(name, figures, all(bool(limit.met(row).iloc[0]) for limit in advice.limits))
 
 
-def _seen(row: pd.DataFrame, limit: Limit) -> str:
-    return f"{limit.words()} ({100 * limit.margin(float(row[limit.column].iloc[0])):+.0f} % to it)"
+def told(check: Check, advice: Advice) -> str:
+    """A check in words: each limit with the figure, and the distance between them."""
+    figures = ", ".join(_seen(check, limit) for limit in advice.limits) or "no limit to check"
+    return f"Again, {check.name}: {figures}{'' if check.held else ': a limit is MISSED'}."
+
+
+def _seen(check: Check, limit: Limit) -> str:
+    value, shown = check.figures[limit.column], column(limit.column)
+    figure = f"{shown.label} {value / shown.divisor:.4g} {shown.unit}".rstrip()
+    return f"{figure}, {100 * limit.margin(value):+.0f} % to {limit.words()}"
 
 
 def options_file(spec: Spec, advice: Advice, lines: list[str]) -> str:

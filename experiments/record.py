@@ -100,10 +100,11 @@ class _Watched:
         if self.open is None or at.lanes is None:
             return
         step, self.open = self.open, None
-        worked = at.lanes.work_s - step.pop("_worked")
         total_s = at.now_s - step["start_s"]
         step |= {"end_s": at.now_s, "copy_wait_s": max(0.0, total_s - step["compute_s"])}
+        worked = at.lanes.work_s - step.pop("_worked")
         step |= {f"{name}_lane_s": _lane_s(at.lanes, lane, worked) for name, lane in LANES.items()}
+        step |= {f"{name}_work_s": float(worked[lane]) for name, lane in LANES.items()}
         self.rows.append(step)
 
 

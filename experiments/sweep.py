@@ -21,6 +21,7 @@ from experiments.estimate import Estimate
 from experiments.jobs import Job, Task, key_of
 from experiments.local import Work
 from experiments.store import store_in
+from experiments.unlimited import unlimited_hit_rate
 from experiments.version import code_sha256, kvtier_version
 from reports.columns import flat
 from reports.files import written
@@ -31,6 +32,8 @@ Run = Callable[..., dict[str, Any]]
 Engine = Callable[[Sequence[Job], Work], Iterator[tuple[Job, Row]]]
 """Who makes the runs: jobs with their rows, as they finish."""
 TABLE = "sweep.parquet"
+MOST_TRACES = 16
+"""Of more traces than these (seeds, or a swept trace) the edge is not computed: each has to be read for it."""
 
 
 @dataclass
@@ -137,6 +140,7 @@ def begin(task: Task, jobs: Sequence[Job], out: Path, command: Sequence[str]) ->
         "grid": {names[key]: [cell(value) for value in values] for key, values in varied(jobs).items()},
         "repeats": task.design.repeats,
         "timing": task.timing,
+        "unlimited": unlimited(jobs),
         "runs": len(jobs),
         "machine": _machine(),
         "command": list(command),
@@ -148,6 +152,20 @@ def begin(task: Task, jobs: Sequence[Job], out: Path, command: Sequence[str]) ->
             settings = {names[key]: settled(job, key, value) for key, value in job.settings.items()}
             entry = {"run": job.number, "key": job.key, "settings": settings, "trace": job.trace.name}
             file.write(json.dumps({**entry, "spec": job.spec.shown()}) + "\n")
+
+
+def unlimited(jobs: Sequence[Job]) -> dict[str, Any] | None:
+    """What a cache without limit could find of the trace, at most, and its prompt tokens; with several, of the best."""
+    traces = list(dict.fromkeys(job.trace for job in jobs))
+    if len(traces) > MOST_TRACES:
+        return None
+    edges, tokens = [], []
+    for trace in traces:
+        requests = trace.requests()
+        edges.append(unlimited_hit_rate(requests))
+        tokens.append(int(requests.prompt_tokens.sum(dtype="int64")))
+    known = [edge for edge in edges if edge is not None]
+    return {"hit_rate_tokens": max(known), "prompt_tokens": tokens} if len(known) == len(traces) else None
 
 
 def _machine() -> dict[str, Any]:

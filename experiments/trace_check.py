@@ -11,6 +11,10 @@ class Report:
     """What a trace is, and what is doubtful about it, one line each."""
 
     about: str
+    trace: str
+    format: str | None
+    requests: int
+    unit_tokens: int
     doubts: tuple[str, ...]
     inferred: tuple[str, ...]
 
@@ -30,4 +34,12 @@ def check(trace: Trace) -> Report:
     n = sum(len(piece) for piece in stream.pieces)
     of = f" ({stream.format})" if stream.format else ""
     about = f"{trace.name}{of}: {n:,} requests, content known in blocks of {stream.unit_tokens} tokens"
-    return Report(about, tuple(stream.doubts.lines(trace.name)), tuple(dict.fromkeys(stream.notes)))
+    return Report(
+        about,
+        trace.name,
+        stream.format or None,
+        n,
+        stream.unit_tokens,
+        tuple(stream.doubts.lines(trace.name)),
+        tuple(dict.fromkeys(stream.notes)),
+    )

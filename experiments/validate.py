@@ -228,12 +228,12 @@ def validated(
     check: str,
     speed: float,
     out: Path | None,
-) -> tuple[list[str], bool]:
-    """What `kvtier validate` does once its options are read: lines to show, and whether decisions or bytes differed."""
+) -> tuple[Result, list[str]]:
+    """What `kvtier validate` does once its options are read: the result, and lines to show."""
     for name, value, known in (("mode", mode, ("lockstep", "live", "both")), ("check", check, ("each", "end", "none"))):
         if value not in known:
             raise ValueError(f"--{name} {value}: write {', '.join(known)}")
     options = Options(device, profile, storage, mode, repeats, check, speed)  # type: ignore[arg-type]
     result = validate(trace, spec, settings, options)
     paths = write(result, out) if out is not None else []
-    return [*result.lines, *map(str, paths)], result.failed
+    return result, [*result.lines, *map(str, paths)]

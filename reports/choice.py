@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -33,6 +34,7 @@ class Choice:
     plot: Path
     table: Path
     front: pd.DataFrame
+    keys: Sequence[str]
     figures: Sequence[str]
     knee: str
     held: float | None
@@ -68,13 +70,28 @@ def choose(directory: Path, wish: Wish, out: Path | None = None) -> Choice:
         )
     best = front.rows[front.rows["knee"]]
     name = words(best, keys) if len(best) and keys else ""
-    return Choice(plot, table, front.rows, view.figures, name, front.held, int(kept.sum()), len(frame))
+    return Choice(plot, table, front.rows, keys, view.figures, name, front.held, int(kept.sum()), len(frame))
 
 
 def _setting(frame: pd.DataFrame, name: str | None) -> str | None:
     if name is None or name in frame.columns:
         return name
     raise ValueError(f"no column {name}; {nearest(name, map(str, frame.columns))}")
+
+
+def as_json(choice: Choice) -> dict[str, Any]:
+    """The front with its settings and figures as stored, the knee, what is said of the whole."""
+    names = [*choice.keys, *choice.figures, "knee"]
+    rows = choice.front[names].astype(object)
+    return {
+        "front": rows.where(rows.notna(), None).to_dict("records"),
+        "knee": choice.knee or None,
+        "hypervolume": choice.held,
+        "within": choice.within,
+        "runs": choice.runs,
+        "plot": str(choice.plot),
+        "table": str(choice.table),
+    }
 
 
 def lines(choice: Choice) -> Iterator[str]:

@@ -117,6 +117,11 @@ def t_975(freedom: int) -> float:
     return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
 
 
+def as_json(found: Sequence[Difference]) -> list[dict[str, Any]]:
+    """Every difference, figures as stored."""
+    return [{**vars(one), "difference": one.difference, "verdict": one.verdict()} for one in found]
+
+
 def lines(found: Sequence[Difference], every: bool = False) -> Iterator[str]:
     """One line a difference, setting by setting, and what to make of their number. Without `every` only those told apart."""
     shown = [one for one in found if every or one.told]

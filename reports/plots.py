@@ -66,10 +66,14 @@ def words(rows: pd.DataFrame, keys: Sequence[str]) -> str:
     for key in keys:
         values = list(dict.fromkeys(rows[key]))
         numbers = all(isinstance(v, int | float | np.number) for v in values)
+        known = column(key)
+        if numbers and known.divisor != 1:
+            values = [value / known.divisor for value in values]
         text = shown(values[0]) if len(values) == 1 else "/".join(map(shown, values))
         if numbers and len(values) > 2:
             text = f"{shown(min(values))} to {shown(max(values))}"
-        parts.append(f"{column(key).short or column(key).label} {text}")
+        unit = f" {known.unit.split()[0]}" if numbers and known.divisor != 1 else ""
+        parts.append(f"{known.short or known.label} {text}{unit}")
     return ", ".join(parts)
 
 

@@ -15,15 +15,19 @@ QuickForm = Annotated[bool, typer.Option("--quick", help="Fewer requests and set
 
 
 @app.command("list")
-def names() -> None:
+def names(json: o.Json = None) -> None:
     """List the claims with our verdicts.
 
     Example: [bold]kvtier claims list[/bold]
     """
     from experiments.claiming import claims
+    from experiments.console import check_target, tell
 
-    for claim in claims():
-        typer.echo(f"{claim.name:24} {claim.text.verdict:28} {claim.text.says}")
+    check_target(json)
+    known = [(claim.name, claim.text.verdict, claim.text.says) for claim in claims()]
+    fields = ("name", "verdict", "says")
+    plain = [dict(zip(fields, one, strict=True)) for one in known]
+    tell(plain, (f"{name:24} {verdict:28} {says}" for name, verdict, says in known), json)
 
 
 @app.command()

@@ -10,16 +10,18 @@ from experiments import options as o
 
 def doctor(
     storage: Annotated[Path, typer.Option(metavar="DIR", help="Where slot files would lie.")] = Path(),
-    json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+    json: o.Json = None,
 ) -> None:
     """Show what this machine has for moving KV cache, which path bytes would take, and what to fix. Changes nothing.
 
     Example: [bold]kvtier doctor --storage /mnt/nvme[/bold]
     """
-    from experiments.doctor import as_json, examine, lines
+    from experiments.console import check_target, tell
+    from experiments.doctor import examine, lines
 
+    check_target(json)
     facts = examine(storage)
-    typer.echo(as_json(facts) if json else "\n".join(lines(facts)))
+    tell(facts, lines(facts), json)
 
 
 def calibrate(
@@ -28,15 +30,18 @@ def calibrate(
     storage: o.Storage = None,
     base: Annotated[str, typer.Option(help="Preset for what is not measured, such as FLOPs.")] = "h100-sxm",
     quick: Annotated[bool, typer.Option("--quick", help="Fewer sizes and repeats, under 40 seconds.")] = False,
+    json: o.Json = None,
 ) -> None:
     """Measure copies and files on this machine and write a hardware file for simulations. Goes on where it was stopped.
 
     Example: [bold]kvtier calibrate --device cuda:0 --storage /mnt/nvme --out profile.yaml[/bold]
     """
     from experiments.calibrate import calibrate as calibrated
+    from experiments.console import check_target, tell
 
-    for line in calibrated(device, storage, out, quick=quick, base=base):
-        typer.echo(line)
+    check_target(json)
+    found, lines = calibrated(device, storage, out, quick=quick, base=base)
+    tell(found, lines, json)
 
 
 @o.bundled
@@ -51,6 +56,7 @@ def validate(
     check: Annotated[str, typer.Option(help="Compare bytes after each copy (each) or each step (end).")] = "end",
     speed: Annotated[float, typer.Option(min=1, help="Live: kernels and idle time run so much faster.")] = 1000,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Figures, transfers and a picture go here.")] = None,
+    json: o.Json = None,
 ) -> None:
     """Make a simulated run on real memory: are decisions the same, are the bytes right, how far off are the times?
 
@@ -58,13 +64,23 @@ def validate(
     Example: [bold]kvtier validate mooncake_arxiv_first1000 --profile profile.yaml --gpu-tokens 131072 \
 --host-tokens 262144 --set tokens_per_block=8 --set dtype=fp8 --set parallel.tensor_parallel_size=8[/bold]
     """
+    from experiments.console import check_target, tell
     from experiments.validate import validated
 
-    settings = configured.settings()
-    lines, failed = validated(
-        trace.source(), configured.spec, settings, device, profile, storage, mode, repeats, check, speed, out
+    check_target(json)
+    found, lines = validated(
+        trace.source(),
+        configured.spec,
+        configured.settings(),
+        device,
+        profile,
+        storage,
+        mode,
+        repeats,
+        check,
+        speed,
+        out,
     )
-    for line in lines:
-        typer.echo(line)
-    if failed:
+    tell(found.figures, lines, json)
+    if found.failed:
         raise typer.Exit(1)

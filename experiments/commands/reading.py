@@ -38,17 +38,19 @@ def recommend(
     check: Annotated[
         bool, typer.Option("--check", help="Run it again: another seed, and the trace's second half.")
     ] = False,
+    json: o.Json = None,
 ) -> None:
     """Pick a configuration of a sweep, say why and how sure, and write it as TensorRT-LLM's options.
 
     Exit code 1 if --check finds a limit missed.
     Example: [bold]kvtier recommend kvtier-demo/hour --slo 'ttft_p99<30s' --check[/bold]
     """
+    from experiments.console import check_target, tell
     from experiments.recommend import recommended
 
+    check_target(json)
     found = recommended(directory, slo or [], prefer or [], out, check=check)
-    for line in found.lines:
-        typer.echo(line)
+    tell(found.as_json(), [*found.lines, found.file], json)
     if not found.held:
         raise typer.Exit(1)
 
@@ -65,13 +67,10 @@ def audit(
     """
     from experiments.audit import audit as audited
     from experiments.audit import lines
-    from experiments.console import check_target, write_json
+    from experiments.console import check_target, tell
 
     check_target(json)
     result = audited(file)
-    if json is not None:
-        write_json(result.as_json(), json)
-    if json != "-":
-        typer.echo("\n".join(lines(result)))
+    tell(result.as_json(), lines(result), json)
     if result.faults:
         raise typer.Exit(1)

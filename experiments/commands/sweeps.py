@@ -27,16 +27,19 @@ def sweep(
         str | None, typer.Option(metavar="HOST:PORT", help="The Dask scheduler; own processes otherwise.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would run and how long it takes.")] = False,
+    json: o.Json = None,
     no_timing: o.NoTiming = False,
 ) -> None:
     """Replay a trace for every combination of settings, over all cores. Started again, it goes on where it stopped.
 
     TRACE may be a sweep file: spec, trace and what to vary in one YAML. Exit code 1 if any run failed.
-    Example: [bold]kvtier sweep mooncake_conversation --spec mooncake_hour \\
+    Example: [bold]kvtier sweep mooncake_conversation --spec mooncake_hour \
 --grid tokens_per_block=512,1024 --grid secondary_offload_min_priority=0,40,60 --out runs/hour[/bold]
     """
-    from experiments.sweeping import Wish, engine_of, place_of, plan_lines, swept
+    from experiments.console import check_target, tell
+    from experiments.sweeping import Wish, engine_of, place_of, plan_lines, status, swept
 
+    check_target(json)
     place = place_of(trace.trace, out)
     wish = Wish(
         trace.source(), configured.spec, configured.settings(), grid or (), repeats, False if no_timing else None
@@ -47,7 +50,7 @@ def sweep(
         typer.echo(line, err=not dry_run)
     if not dry_run:
         rows = swept(task, place, made_by, sys.argv)
-        typer.echo(place / "sweep.parquet")
+        tell(status(place), [place / "sweep.parquet"], json)
         raise typer.Exit(any(row["error"] for row in rows))
 
 
@@ -56,15 +59,12 @@ def sweep_status(directory: o.Directory, json: o.Json = None) -> None:
 
     Example: [bold]kvtier sweep status runs/hour[/bold]
     """
-    from experiments.console import write_json
+    from experiments.console import check_target, tell
     from experiments.sweeping import status, status_lines
 
+    check_target(json)
     found = status(directory)
-    if json is not None:
-        write_json(found, json)
-    if json != "-":
-        for line in status_lines(found):
-            typer.echo(line)
+    tell(found, status_lines(found), json)
 
 
 @o.bundled
@@ -97,7 +97,7 @@ def tune(
     Example: [bold]kvtier tune tune_multitenant --objective ttft_s.p99:min --objective host_cache_gib:min \
 --constraint 'tpot_s.p99<0.05' --budget 60 --out runs/tuned[/bold]
     """
-    from experiments.console import check_target, write_json
+    from experiments.console import check_target, tell
     from experiments.sweeping import Wish, place_of
     from experiments.tuning import aim_of, lines, tuned
 
@@ -105,11 +105,8 @@ def tune(
     place, aim = place_of(trace.trace, out), aim_of(objective, constraint or (), budget, seed)
     wish = Wish(trace.source(), configured.spec, configured.settings(), grid or (), None, False if no_timing else None)
     found, front = tuned(wish.task(), aim, place, jobs, sys.argv)
-    if json is not None:
-        write_json({"runs": len(found.rows), "held": found.held, "front": front}, json)
-    if json != "-":
-        for line in [*lines(found, front, aim), str(place / "front.csv")]:
-            typer.echo(line)
+    result = {"runs": len(found.rows), "held": found.held, "front": front}
+    tell(result, [*lines(found, front, aim), place / "front.csv"], json)
 
 
 def pareto(
@@ -124,16 +121,18 @@ def pareto(
         typer.Option(metavar="FIGURE<VALUE", help="Choose only among runs within, e.g. 'ttft_p99<1s'."),
     ] = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE.png", help="The plot; in DIR otherwise.")] = None,
+    json: o.Json = None,
 ) -> None:
     """Plot the runs of a sweep, mark those no other run beats, and write them to a CSV beside the plot.
 
     Example: [bold]kvtier pareto runs/hour --x moved_bytes --y hit_rate_tokens --constraint 'ttft_mean<5.4s'[/bold]
     """
-    from reports.choice import Wish, choose, lines
+    from experiments.console import check_target, tell
+    from reports.choice import Wish, as_json, choose, lines
 
+    check_target(json)
     choice = choose(directory, Wish(x, y, z, colour, shape, constraint or ()), out)
-    for line in [*lines(choice), choice.plot, choice.table]:
-        typer.echo(line)
+    tell(as_json(choice), [*lines(choice), choice.plot, choice.table], json)
 
 
 def diff(
@@ -143,23 +142,28 @@ def diff(
         list[str] | None, typer.Option(help="Compare this figure only, e.g. ttft_p99; several allowed.")
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Also show what is the same or not told apart.")] = False,
+    json: o.Json = None,
 ) -> None:
     """Compare two sweeps setting by setting: what differs, by how much, and whether it is more than noise.
 
     Example: [bold]kvtier diff runs/before runs/after --figure hit_rate_tokens --figure ttft_p99[/bold]
     """
-    from reports.diff import compare, lines
+    from experiments.console import check_target, tell
+    from reports.diff import as_json, compare, lines
 
-    for line in lines(compare(a, b, figure or ()), every):
-        typer.echo(line)
+    check_target(json)
+    found = compare(a, b, figure or ())
+    tell(as_json(found), lines(found, every), json)
 
 
-def why(directory: o.Directory) -> None:
+def why(directory: o.Directory, json: o.Json = None) -> None:
     """Explain a sweep: which blocks stopped moving, what that saved and cost, what the block size loses.
 
     Example: [bold]kvtier why kvtier-demo/hour[/bold]
     """
+    from experiments.console import check_target, tell
     from experiments.why import why as explained
 
-    for line in explained(directory):
-        typer.echo(line)
+    check_target(json)
+    lines = explained(directory)
+    tell(lines, lines, json)

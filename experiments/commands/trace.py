@@ -38,15 +38,17 @@ def stats(
 
 @app.command()
 @o.bundled
-def check(source: o.TraceOptions) -> None:
+def check(source: o.TraceOptions, json: o.Json = None) -> None:
     """Read a trace to its end and list everything inferred or doubtful, with lines. With --strict, exit code 1 if any.
 
     Example: [bold]kvtier trace check mooncake_arxiv_first1000[/bold]
     """
+    from experiments.console import check_target, tell
     from experiments.trace_check import check as checked
 
+    check_target(json)
     report = checked(source.source())
-    typer.echo("\n".join(report.lines()))
+    tell({name: value for name, value in vars(report).items() if name != "about"}, report.lines(), json)
     if source.strict and (report.doubts or report.inferred):
         raise typer.Exit(1)
 

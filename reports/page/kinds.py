@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from reports.page import hardware, run, sweep
+from reports.page import comparison, hardware, run, sweep
 from reports.page.sections import Section
 from reports.page.write import write_page
 
@@ -33,12 +33,16 @@ def kind_of(path: Path) -> Sections:
         raise ValueError(f"{path}: neither JSON nor a hardware file ({error}); {KNOWN}") from None
     if isinstance(content, dict) and {"requests", "misses_by_cause", "spec"} <= set(content):
         return run.sections
-    raise ValueError(f"{path}: JSON, but not of a run; {KNOWN}")
+    if isinstance(content, dict) and {"policies", "bound"} <= set(content):
+        return comparison.comparison
+    if isinstance(content, list) and content and "capacity_blocks" in content[0]:
+        return comparison.curve
+    raise ValueError(f"{path}: JSON, but not of a run or a comparison; {KNOWN}")
 
 
 KNOWN = (
-    "give a directory of `kvtier sweep`, `replay --record` or `validate --out`, a file of `replay --json`,"
-    " or a hardware file of `kvtier calibrate`"
+    "give a directory of `kvtier sweep`, `replay --record` or `validate --out`, a file of --json of `replay`,"
+    " `compare` or `curve`, or a hardware file of `kvtier calibrate`"
 )
 
 

@@ -33,6 +33,12 @@ MOVED = {
     "disk_write_bytes": "written to disk",
     "disk_read_bytes": "read from disk",
 }
+WORKED = {
+    "offload_work_s": "GPU to host",
+    "onboard_work_s": "host to GPU",
+    "disk_write_work_s": "host to disk",
+    "disk_read_work_s": "disk to host",
+}
 SPENT = {"compute_s": "kernels", "copy_wait_s": "waiting for copies"}
 QUEUED = {"waiting": "waiting", "active": "active"}
 
@@ -126,6 +132,7 @@ def over_time(steps: pd.DataFrame) -> list[Section]:
     return [
         sliced.drawn("What the tiers hold", plain("blocks", "blocks"), HELD, sliced.level),
         sliced.drawn("Traffic", plain("moved", "GiB/s", 2.0**30), MOVED, sliced.rate),
+        sliced.drawn("Use of the links", plain("share of time a link copies", "%", 0.01), WORKED, sliced.share),
         sliced.drawn("What the time went into", plain("share of time", "%", 0.01), SPENT, sliced.share),
         sliced.drawn("Requests in the engine", plain("requests"), QUEUED, sliced.level),
     ]

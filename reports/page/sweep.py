@@ -1,16 +1,17 @@
 """The page of a sweep: its runs against each other, over two settings, pinned side by side, as a table."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from reports.page.sections import Section, bars, described, dotted, facts, listing, plain
 from reports.plots import words
 from reports.rows import PLAN, plan_of
-from reports.table import read_sweep, varied
+from reports.table import SEED, read_sweep, varied
 
 TIPS = (
     *("hit_rate_tokens", "hit_rate_blocks", "moved_bytes", "offload_bytes", "onboard_bytes"),
@@ -32,7 +33,8 @@ def sections(directory: Path) -> tuple[str, str, list[Section]]:
     axes = ", ".join(f"{described(key)['label']} in {good[key].nunique(dropna=False)} values" for key in keys)
     timed = "with times" if about.get("timing") else "decisions only, no clock"
     lead = f"{len(frame)} runs, {timed}: {axes or 'one configuration'}."
-    parts: list[Section] = [explored(directory, good, keys)]
+    own = specs(directory, [int(run) for run in good["run"]])
+    parts: list[Section] = [explored(good, keys, own, edge(good, about.get("unlimited") or {}))]
     causes = [str(name) for name in good.columns if str(name).startswith("misses_")]
     if causes:
         parts.append(missed(good, keys, causes))
@@ -44,8 +46,23 @@ def sections(directory: Path) -> tuple[str, str, list[Section]]:
     return str(about.get("trace", directory.name)), lead, parts
 
 
-def explored(directory: Path, frame: pd.DataFrame, keys: Sequence[str]) -> Section:
-    """All runs as the linked pictures need them: only columns that hold something, each described."""
+def edge(frame: pd.DataFrame, unlimited: Mapping[str, Any]) -> float | None:
+    """What a cache without limit could find, where every run served the whole trace."""
+    served = frame["prompt_tokens"] if "prompt_tokens" in frame.columns else pd.Series(dtype=float)
+    whole = len(served) and served.isin(unlimited.get("prompt_tokens", ())).all()
+    return unlimited["hit_rate_tokens"] if whole else None
+
+
+def explored(
+    frame: pd.DataFrame,
+    keys: Sequence[str],
+    own_specs: tuple[dict[str, Any], list[dict[str, Any]]],
+    bound: float | None = None,
+) -> Section:
+    """All runs as the linked pictures need them: only columns that hold something, each described.
+
+    `bound` is a token hit rate that none of them exceeds. Repeats are runs that differ in the key `seed` alone.
+    """
     settings = [key for key in keys if not _numbers(frame[key])]
     figures = [
         str(name) for name in frame.columns if _numbers(frame[name]) and name != "run" and frame[name].notna().any()
@@ -53,15 +70,18 @@ def explored(directory: Path, frame: pd.DataFrame, keys: Sequence[str]) -> Secti
     names = [*dict.fromkeys([*keys, *figures])]
     columns = [described(name, number=name not in settings) for name in names]
     cells = frame[names].astype(object).where(frame[names].notna(), None)
-    base, own = specs(directory, [int(run) for run in frame["run"]])
-    down = next((key for key in keys if not key.endswith("tokens_per_block")), keys[0] if keys else "")
-    across = next((key for key in keys if key != down and key.endswith("tokens_per_block")), "")
-    across = across or next((key for key in keys if key != down), down)
+    base, own = own_specs
+    free = [key for key in keys if key != SEED]
+    down = next((key for key in free if not key.endswith("tokens_per_block")), free[0] if free else "")
+    across = next((key for key in free if key != down and key.endswith("tokens_per_block")), "")
+    across = across or next((key for key in free if key != down), down)
     return {
         "kind": "explore",
         "columns": columns,
         "rows": cells.to_numpy().tolist(),
         "keys": list(keys),
+        "seed": SEED if SEED in keys else "",
+        "bound": bound and {"of": "hit_rate_tokens", "value": bound},
         "tips": [name for name in TIPS if name in figures],
         "start": {
             "x": next((name for name in START_X if name in figures), figures[0]),
@@ -88,15 +108,17 @@ def specs(directory: Path, runs: Sequence[int]) -> tuple[dict[str, Any], list[di
 
 
 def missed(frame: pd.DataFrame, keys: Sequence[str], causes: Sequence[str]) -> Section:
-    """Blocks not found, by cause; of many runs every n-th is shown."""
+    """Blocks not found, by cause; of many runs some are shown, evenly apart."""
     counts = frame[list(causes)].astype(float).fillna(0.0)
     rows = [
         (words(frame.iloc[[i]], keys) if keys else "all requests", counts.iloc[i].tolist()) for i in range(len(frame))
     ]
-    step = -(-len(rows) // MOST_BARS)
-    note = f"One run in {step} of {len(rows)}." if step > 1 else ""
+    chosen = sorted({round(i) for i in np.linspace(0, len(rows) - 1, MOST_BARS)})
+    note = f"{len(chosen)} of {len(rows)} runs." if len(chosen) < len(rows) else ""
     labels = [described(cause)["label"].removeprefix("misses, ") for cause in causes]
-    return bars("Why blocks were not found", plain("blocks not found", "blocks"), labels, rows[::step], note=note)
+    return bars(
+        "Why blocks were not found", plain("blocks not found", "blocks"), labels, [rows[i] for i in chosen], note=note
+    )
 
 
 def provenance(about: dict[str, Any]) -> list[tuple[str, Any]]:

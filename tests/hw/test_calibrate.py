@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import yaml
 
 from experiments import calibrate as module
 from experiments.calibrate import calibrate
@@ -126,7 +127,8 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("tiny")
 def test_the_file_loads_and_predicts_what_was_measured(tmp_path: Path) -> None:
-    lines = calibrate("cpu", tmp_path / "slots", tmp_path / "mine.yaml", quick=True)
+    written, lines = calibrate("cpu", tmp_path / "slots", tmp_path / "mine.yaml", quick=True)
+    assert yaml.safe_load((tmp_path / "mine.yaml").read_text(encoding="utf-8")) == written
     assert lines[-2:] == [str(tmp_path / "mine.yaml"), str(tmp_path / "mine.samples.parquet")]
     machine = load_hardware(tmp_path / "mine.yaml")
     assert machine.name == "mine"

@@ -6,14 +6,15 @@ function explore(section) {
   const value = (row, name) => row[index[name]];
   const rows = section.rows.map((cells, i) => ({ i, cells }));
   const cell = (row, name) => row.cells[index[name]];
-  const keys = section.keys;
+  const keys = section.keys, seed = section.seed, free = keys.filter((key) => key !== seed);
   const levels = Object.fromEntries(keys.map((key) => [key, [...new Set(rows.map((row) => cell(row, key)))].sort(order)]));
-  const state = { ...section.start, pins: [], hidden: {}, onlyFront: false, near: null, sort: null, down: false };
+  const state = { ...section.start, pins: [], hidden: {}, bound: true, onlyFront: false, near: null, sort: null, down: false };
   const numbers = columns.filter((column) => column.number).map((column) => [column.name, titled(column), column.group]);
   const parts = {};
 
   const visible = () => rows.filter((row) => keys.every((key) => !state.hidden[key]?.has(cell(row, key))));
-  const words = (row) => keys.map((key) => `${of(key).short} ${shown(of(key), cell(row, key))}`).join(", ") || `run ${row.i}`;
+  const setting = (key, level) => `${of(key).short} ${shown(of(key), level)}${of(key).divisor === 1 || level === null ? "" : ` ${of(key).unit.split(" ")[0]}`}`;
+  const words = (row) => keys.map((key) => setting(key, cell(row, key))).join(", ") || `run ${row.i}`;
   const colour = (row) => (state.colour ? COLOURS[levels[state.colour].indexOf(cell(row, state.colour)) % COLOURS.length] : COLOURS[0]);
   const shape = (row) => (state.shape ? SHAPES[levels[state.shape].indexOf(cell(row, state.shape)) % SHAPES.length] : "circle");
 
@@ -36,6 +37,20 @@ function explore(section) {
       const [a, b] = at(row);
       return !usable.some((other) => { const [c, d] = at(other); return c <= a && d <= b && (c < a || d < b); });
     });
+  }
+
+  const repeats = (row) => (seed ? rows.filter((other) => free.every((key) => cell(other, key) === cell(row, key))) : [row]);
+
+  // The runs at these settings: a run a seed; their mean, least and most.
+  function settled(settings, metric) {
+    const found = rows.filter((row) => free.every((key) => cell(row, key) === settings[key]) && Number.isFinite(cell(row, metric.name)) && cell(row, metric.name) !== null);
+    if (!found.length) return null;
+    const values = found.map((row) => cell(row, metric.name) / metric.divisor);
+    return { row: found[0], runs: found.length, mean: values.reduce((sum, one) => sum + one, 0) / found.length, low: Math.min(...values), high: Math.max(...values) };
+  }
+
+  function spread(one) {
+    return one.runs > 1 ? `mean of ${one.runs} seeds ${short(one.mean)}, from ${short(one.low)} to ${short(one.high)}` : "";
   }
 
   function scatter() {
@@ -73,25 +88,26 @@ function explore(section) {
     return figure;
   }
 
-  function hover(row, figure, point) {
+  function hover(row, figure, point, more = "") {
     parts.table?.querySelectorAll("tr.near").forEach((line) => line.classList.remove("near"));
+    parts.scatter?.querySelectorAll(".mark.near").forEach((dot) => dot.classList.remove("near"));
     if (row) parts.table?.querySelector(`tr[data-run="${row.i}"]`)?.classList.add("near");
-    tip(figure, point, row && describe(row));
+    if (row && seed) repeats(row).forEach((one) => parts.scatter?.querySelector(`.mark[data-run="${one.i}"]`)?.classList.add("near"));
+    tip(figure, point, row && [...describe(row), more].filter(Boolean));
   }
 
   function legend() {
     const entries = [];
-    if (state.colour) levels[state.colour].forEach((level, i) => entries.push(swatch(COLOURS[i % COLOURS.length], state.shape === state.colour ? SHAPES[i % SHAPES.length] : "circle", `${of(state.colour).short} ${shown(of(state.colour), level)}`)));
-    if (state.shape && state.shape !== state.colour) levels[state.shape].forEach((level, i) => entries.push(swatch("#595959", SHAPES[i % SHAPES.length], `${of(state.shape).short} ${shown(of(state.shape), level)}`)));
+    if (state.colour) levels[state.colour].forEach((level, i) => entries.push(swatch(COLOURS[i % COLOURS.length], state.shape === state.colour ? SHAPES[i % SHAPES.length] : "circle", setting(state.colour, level))));
+    if (state.shape && state.shape !== state.colour) levels[state.shape].forEach((level, i) => entries.push(swatch("#595959", SHAPES[i % SHAPES.length], setting(state.shape, level))));
     return make("div", { class: "legend" }, ...entries);
   }
 
   function heat() {
     const [down, across] = [state.heatDown, state.heatAcross], metric = of(state.y);
     const figure = make("figure");
-    const grid = levels[down].map((a) => levels[across].map((b) => rows.filter((row) => cell(row, down) === a && cell(row, across) === b)
-      .filter((row) => keys.every((key) => key === down || key === across || cell(row, key) === state.fixed[key]))[0]));
-    const values = grid.flat().filter(Boolean).map((row) => cell(row, metric.name)).filter(Number.isFinite);
+    const grid = levels[down].map((a) => levels[across].map((b) => settled({ ...state.fixed, [down]: a, [across]: b }, metric)));
+    const values = grid.flat().filter(Boolean).map((one) => one.mean);
     const low = Math.min(...values), high = Math.max(...values);
     const width = 520, left = 70, size = (width - left - 10) / levels[across].length, tall = Math.min(44, Math.max(26, size));
     const svg = make("svg", { viewBox: `0 0 ${width} ${tall * levels[down].length + 36}`, role: "group", "aria-label": `${titled(metric)} by ${of(down).label} and ${of(across).label}` });
@@ -100,39 +116,41 @@ function explore(section) {
       const y = 24 + i * tall;
       svg.append(make("text", { x: left - 10, y: y + tall / 2 + 5, "text-anchor": "end" }, shown(of(down), level)));
       levels[across].forEach((other, j) => {
-        const row = grid[i][j];
+        const one = grid[i][j], row = one?.row;
         if (!row) return;
-        const share = high > low ? (cell(row, metric.name) - low) / (high - low) : 0.5;
+        const share = high > low ? (one.mean - low) / (high - low) : 0.5;
         const box = make("rect", { class: `cell${state.pins.includes(row) ? " pinned" : ""}`, x: left + j * size + 1, y: y + 1, width: size - 2, height: tall - 2, fill: heatColour(share), "data-run": row.i, onclick: () => pin(row) });
-        box.addEventListener("pointerenter", () => hover(row, figure, box));
+        box.addEventListener("pointerenter", () => hover(row, figure, box, spread(one)));
         box.addEventListener("pointerleave", () => hover(null, figure));
-        svg.append(box, make("text", { x: left + (j + 0.5) * size, y: y + tall / 2 + 5, "text-anchor": "middle", "pointer-events": "none", style: `fill:${share > 0.55 ? "#000" : "#fff"}` }, shown(metric, cell(row, metric.name))));
+        svg.append(box, make("text", { x: left + (j + 0.5) * size, y: y + tall / 2 + 5, "text-anchor": "middle", "pointer-events": "none", style: `fill:${share > 0.55 ? "#000" : "#fff"}` }, short(one.mean)));
       });
     });
-    figure.append(svg, make("figcaption", {}, `${titled(metric)}, from ${shown(metric, low)} (dark) to ${shown(metric, high)} (light), ${metric.better} is better. Down: ${titled(of(down))}. Across: ${titled(of(across))}.`));
+    figure.append(svg, make("figcaption", {}, `${titled(metric)}, from ${short(low)} (dark) to ${short(high)} (light), ${metric.better} is better. Down: ${titled(of(down))}. Across: ${titled(of(across))}.${seed ? ` Each cell: the mean of ${levels[seed].length} seeds.` : ""}`));
     return figure;
   }
 
   function curves() {
     const along = state.heatAcross, by = state.heatDown, metric = of(state.y), steps = levels[along];
-    const lines = levels[by].map((level) => steps.map((step) => rows.filter((row) => cell(row, by) === level && cell(row, along) === step)
-      .filter((row) => keys.every((key) => key === by || key === along || cell(row, key) === state.fixed[key]))[0]));
+    const lines = levels[by].map((level) => steps.map((step) => settled({ ...state.fixed, [by]: level, [along]: step }, metric)));
     const { svg, box } = canvas(`${titled(metric)} over ${titled(of(along))}, a line for each ${of(by).label}`, 360, 520);
-    const bound = section.bound && section.bound.of === metric.name ? section.bound : null;
-    const all = lines.flat().filter(Boolean).map((row) => cell(row, metric.name) / metric.divisor);
+    const known = section.bound && section.bound.of === metric.name ? section.bound.value / metric.divisor : null;
+    const bound = state.bound ? known : null;
+    const all = lines.flat().filter(Boolean).flatMap((one) => [one.low, one.high]);
     const xs = scale(steps.map((_, i) => i), box.left + 20, box.right - 20, 0.02);
     xs.at = (i) => box.left + 30 + (i / Math.max(1, steps.length - 1)) * (box.right - box.left - 60);
-    const ys = scale(bound ? [...all, bound.value / metric.divisor] : all, box.bottom, box.top);
+    const ys = scale(bound === null ? all : [...all, bound], box.bottom, box.top);
     svg.append(axes(box, xs, ys, titled(of(along)), `${titled(metric)}, ${metric.better} is better`, steps.map((step) => shown(of(along), step))));
-    if (bound) svg.append(make("line", { class: "front", x1: box.left, x2: box.right, y1: ys.at(bound.value / metric.divisor), y2: ys.at(bound.value / metric.divisor) }),
-      make("text", { x: box.right, y: ys.at(bound.value / metric.divisor) - 6, "text-anchor": "end" }, bound.label));
+    if (bound !== null) svg.append(make("line", { class: "front bound", x1: box.left, x2: box.right, y1: ys.at(bound), y2: ys.at(bound) }),
+      make("text", { x: box.right, y: ys.at(bound) + 16, "text-anchor": "end" }, `a cache without limit: ${short(bound)}`));
     lines.forEach((line, i) => {
-      const points = line.map((row, j) => row && Number.isFinite(cell(row, metric.name)) && [xs.at(j), ys.at(cell(row, metric.name) / metric.divisor), row]).filter(Boolean);
+      const points = line.map((one, j) => one && [xs.at(j), ys.at(one.mean), one]).filter(Boolean);
       if (!points.length) return;
       svg.append(make("path", { d: `M${points.map(([a, b]) => `${a.toFixed(1)},${b.toFixed(1)}`).join("L")}`, fill: "none", stroke: COLOURS[i % COLOURS.length], "stroke-width": 2 }));
-      points.forEach(([a, b, row]) => { const dot = mark(SHAPES[i % SHAPES.length], a, b, 4.5); dot.setAttribute("fill", COLOURS[i % COLOURS.length]); dot.append(make("title", {}, describe(row).join("\n"))); svg.append(dot); });
+      for (const [a, , one] of points) if (one.runs > 1) svg.append(make("line", { class: "spread", x1: a, x2: a, y1: ys.at(one.low), y2: ys.at(one.high), stroke: COLOURS[i % COLOURS.length], "stroke-width": 5, opacity: 0.35 }));
+      points.forEach(([a, b, one]) => { const dot = mark(SHAPES[i % SHAPES.length], a, b, 4.5); dot.setAttribute("fill", COLOURS[i % COLOURS.length]); dot.append(make("title", {}, [...describe(one.row), spread(one)].filter(Boolean).join("\n"))); svg.append(dot); });
     });
-    return make("figure", {}, svg, make("div", { class: "legend" }, ...levels[by].map((level, i) => swatch(COLOURS[i % COLOURS.length], SHAPES[i % SHAPES.length], `${of(by).short} ${shown(of(by), level)}`))));
+    const toggle = known === null ? null : make("label", { class: "note" }, make("input", { type: "checkbox", class: "with-bound", checked: state.bound, onchange: (event) => { state.bound = event.target.checked; redraw("curves"); } }), ` the edge that no cache crosses (${short(known)})`);
+    return make("figure", {}, svg, make("div", { class: "legend" }, ...levels[by].map((level, i) => swatch(COLOURS[i % COLOURS.length], SHAPES[i % SHAPES.length], setting(by, level)))), toggle, seed ? make("figcaption", {}, "Points: means over the seeds; bars behind them: from the least to the most.") : null);
   }
 
   function comparison() {
@@ -191,17 +209,17 @@ function explore(section) {
   }
 
   function heatControls() {
-    const byKey = keys.map((key) => [key, of(key).label]);
+    const byKey = free.map((key) => [key, of(key).label]);
     const box = make("div", { class: "controls" },
       select("Down / a line each", byKey, state.heatDown, (name) => { if (name === state.heatAcross) state.heatAcross = state.heatDown; state.heatDown = name; update(); }),
       select("Across", byKey, state.heatAcross, (name) => { if (name === state.heatDown) state.heatDown = state.heatAcross; state.heatAcross = name; update(); }));
-    for (const key of keys.filter((other) => other !== state.heatDown && other !== state.heatAcross))
+    for (const key of free.filter((other) => other !== state.heatDown && other !== state.heatAcross))
       box.append(select(of(key).label, levels[key].map((level, i) => [String(i), shown(of(key), level)]), String(levels[key].indexOf(state.fixed[key])), (i) => { state.fixed[key] = levels[key][Number(i)]; update(); }));
     return box;
   }
 
   const draw = { scatter, comparison, table };
-  if (keys.length > 1) Object.assign(draw, { heatControls, heat, curves });
+  if (free.length > 1) Object.assign(draw, { heatControls, heat, curves });
   function redraw(name) {
     const fresh = draw[name]();
     parts[name].replaceWith(fresh);
@@ -209,11 +227,11 @@ function explore(section) {
   }
   function update() { for (const name of Object.keys(draw)) redraw(name); }
 
-  state.fixed = Object.fromEntries(keys.map((key) => [key, levels[key][0]]));
+  state.fixed = Object.fromEntries(free.map((key) => [key, levels[key][0]]));
   const holder = make("section", { class: "explore" });
   const slot = (name) => (parts[name] = draw[name]());
   holder.append(make("h2", {}, "Runs against each other"), controls(), slot("scatter"), make("h2", {}, "Pinned runs"), slot("comparison"));
-  if (keys.length > 1) holder.append(make("h2", {}, "Over two settings"), slot("heatControls"), make("div", { class: "split" }, slot("heat"), slot("curves")));
+  if (free.length > 1) holder.append(make("h2", {}, "Over two settings"), slot("heatControls"), make("div", { class: "split" }, slot("heat"), slot("curves")));
   holder.append(make("h2", {}, "Every run"), slot("table"));
   return holder;
 }

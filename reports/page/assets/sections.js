@@ -23,31 +23,32 @@ function source(section) {
 function lines(section) {
   const { svg, box } = canvas(`${section.title}: ${titled(section.y)} over ${titled(section.x)}`, 340);
   const points = section.series.flatMap((series) => series.points);
-  const log = section.x.log;
+  const log = section.x.log, place = section.x.label.startsWith("bytes") ? bytes : (value) => shown(section.x, value);
   const across = (value) => (log ? Math.log2(value) : value / section.x.divisor);
   const xs = scale(points.map((point) => across(point[0])), box.left, box.right, 0.02);
   const ys = scale([0, ...points.map((point) => point[1] / section.y.divisor)], box.bottom, box.top);
   if (log) xs.ticks = ticks(xs.low, xs.high).filter(Number.isInteger);
   const axis = axes(box, xs, ys, titled(section.x), titled(section.y));
-  if (log) axis.querySelectorAll(".tick text[text-anchor=middle]").forEach((label, i) => { label.textContent = bytes(2 ** xs.ticks[i]); });
+  if (log) axis.querySelectorAll(".tick text[text-anchor=middle]").forEach((label, i) => { label.textContent = place(2 ** xs.ticks[i]); });
   svg.append(axis);
   section.series.forEach((series, i) => {
     const colour = COLOURS[i % COLOURS.length];
     const at = series.points.map(([a, b]) => [xs.at(across(a)), ys.at(b / section.y.divisor)]);
     if (series.line !== false) svg.append(make("path", { d: `M${at.map((point) => point.map((v) => v.toFixed(1)).join(",")).join("L")}`, fill: "none", stroke: colour, "stroke-width": 1.8, "stroke-dasharray": series.dashed ? "5 3" : null }));
-    if (series.line === false || at.length < 40) at.forEach(([a, b], j) => { const dot = mark(SHAPES[i % SHAPES.length], a, b, 3.5); dot.setAttribute("fill", colour); dot.append(make("title", {}, `${series.name}: ${shown(section.x, series.points[j][0])} → ${shown(section.y, series.points[j][1])}`)); svg.append(dot); });
+    if (series.line === false || at.length < 40) at.forEach(([a, b], j) => { const dot = mark(SHAPES[i % SHAPES.length], a, b, 3.5); dot.setAttribute("fill", colour); dot.append(make("title", {}, `${series.name}: ${place(series.points[j][0])} → ${shown(section.y, series.points[j][1])}`)); svg.append(dot); });
   });
   return titledSection(section, make("figure", {}, svg, make("div", { class: "legend" }, ...section.series.map((series, i) => swatch(COLOURS[i % COLOURS.length], SHAPES[i % SHAPES.length], series.name)))));
 }
 
 function bars(section) {
-  const column = section.column, width = narrow() ? 480 : 760, left = narrow() ? 170 : 260, tall = 26;
+  const column = section.column, width = narrow() ? 480 : 760, tall = 26, letters = Math.max(...section.rows.map((row) => row.name.length));
+  const left = Math.min(narrow() ? 230 : 400, Math.max(90, 16 + letters * 7.3)), size = Math.min(13, (left - 12) / (letters * 0.56));
   const most = Math.max(...section.rows.map((row) => row.parts.reduce((sum, part) => sum + part, 0)), section.bound?.value ?? 0) || 1;
   const svg = make("svg", { viewBox: `0 0 ${width} ${section.rows.length * tall + 34}`, role: "group", "aria-label": `${section.title}, ${titled(column)}` });
   const at = (value) => left + (value / most) * (width - left - 70);
   section.rows.forEach((row, i) => {
     let from = 0;
-    svg.append(make("text", { x: left - 8, y: i * tall + 18, "text-anchor": "end" }, row.name));
+    svg.append(make("text", { x: left - 8, y: i * tall + 18, "text-anchor": "end", style: `font-size:${size.toFixed(1)}px` }, row.name));
     row.parts.forEach((part, j) => {
       const bar = make("rect", { x: at(from), y: i * tall + 4, width: Math.max(0, at(from + part) - at(from)), height: tall - 8, fill: COLOURS[j % COLOURS.length] });
       bar.append(make("title", {}, `${row.name}, ${section.parts[j]}: ${shown(column, part)} ${column.unit}`));
