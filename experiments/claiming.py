@@ -31,7 +31,7 @@ from experiments.estimate import Estimate
 from experiments.jobs import Task
 from experiments.load import read
 from experiments.local import in_processes
-from experiments.spec import Count, Section
+from experiments.section import Count, Section
 from experiments.study import OWN, Study, study_of
 from experiments.sweep import Tally, sweep
 from reports.columns import column

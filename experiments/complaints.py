@@ -9,7 +9,8 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from experiments.spec import Section, Spec
+from experiments.section import Section
+from experiments.spec import Spec
 from experiments.trtllm_options import TOP_LEVEL
 
 Path = tuple[str | int, ...]

@@ -27,7 +27,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from experiments.complaints import SpecError, complain
 from experiments.grid import MOST_RUNS, Grid, axis_name, points, values_of
 from experiments.load import Draft
-from experiments.spec import Count, CountOrZero, Section
+from experiments.section import Count, CountOrZero, Section
 
 Point = dict[str, Any]
 SEED = "workload.seed"

@@ -10,15 +10,17 @@ from typing import Any
 import numpy as np
 import simpy
 
+from experiments.cluster_extras import Group, pool_figures, pools_of, store_figures, store_of
+from experiments.cluster_spec import Side
 from experiments.engines import cost_of, layers_of, overlap_of
 from experiments.outcome import Served
+from experiments.pieces import Pieces
 from experiments.pools import plan
-from experiments.progress import Report
 from experiments.ready import Ready, longest_tokens
-from experiments.routed import batches_of, check, routing_figures, served_by, starts_of
-from experiments.spec import Parallel, Side, Spec
+from experiments.routed import Progress, check, routing_figures, served_by, starts_of
+from experiments.spec import Parallel, Spec
 from kvcache.capacity import bytes_per_token
-from kvcache.request import Requests
+from kvcache.request import Int64
 from kvcache.routers import Weights, make_router
 from sim.cost import step_seconds
 from sim.disagg import Disaggregated, Rules
@@ -109,53 +111,72 @@ def handovers(work: Ready, context: Ready) -> Any:
 
 
 def disaggregated(
-    work: Ready, progress: Report | None, *, skip: bool = True
+    pieces: Pieces, progress: Progress | None, *, skip: bool = True
 ) -> tuple[list[Served], dict[str, Any], list[str]]:
     """Run it: what each worker served, the figures of transfers and routing, notes."""
-    spec, cluster = work.spec, work.spec.cluster
+    work = pieces.first
     _check(work)
-    context, generation = (
-        side_of(work, side, sends=sends) for side, sends in ((cluster.context, True), (cluster.generation, False))
-    )
+    context, generation = sides_of(work)
+    cluster, both = _cluster_of(pieces, context, generation, progress, skip=skip)
+    store = store_of(work, cluster, both)
+    pools = pools_of(work.spec, cluster, _groups(context, generation, cluster, both))
+    records = cluster.run()
+    both.settle()
+    served = [served_by(cluster.fleet, records, w) for w in range(len(cluster.fleet.status))]
+    lengths = pieces.lengths()
+    figures = routing_figures(lengths, cluster, records) | transfer_figures(both)
+    if store is not None:
+        figures["store"] = store_figures(store, lengths)
+    figures |= pool_figures(pools, records)
+    failed = len(both.log.failed)
+    return served, figures, [f"{failed} transfers failed or timed out: their requests have no answer"] if failed else []
+
+
+def sides_of(work: Ready) -> tuple[Ready, Ready]:
+    """The workload ready for context workers and for generation workers."""
+    cluster = work.spec.cluster
+    return side_of(work, cluster.context, sends=True), side_of(work, cluster.generation, sends=False)
+
+
+def _groups(context: Ready, generation: Ready, cluster: Cluster, both: Disaggregated) -> dict[str, Group]:
+    """Both sides, as pools whose open workers take requests."""
+
+    def tell_router(workers: Int64) -> None:
+        cluster.open = workers
+
+    def tell_senders(workers: Int64) -> None:
+        both.open = workers
+
+    return {
+        "context": Group(both.context.tolist(), lambda: starts_of(context, 1, events=False)[0], tell_router),
+        "generation": Group(both.generation.tolist(), lambda: starts_of(generation, 1, events=False)[0], tell_senders),
+    }
+
+
+def _cluster_of(
+    pieces: Pieces, context: Ready, generation: Ready, progress: Progress | None, *, skip: bool
+) -> tuple[Cluster, Disaggregated]:
+    """Context workers first, then generation workers; idle."""
+    work, spec, cluster = pieces.first, pieces.first.spec, pieces.first.spec.cluster
     starts = [
         *starts_of(context, cluster.context.workers, events=False),
         *starts_of(generation, cluster.generation.workers, events=False),
     ]
     rng = np.random.default_rng(spec.workload.seed)
     router = make_router(spec.workload.router, Weights(**spec.router.weights()), rng)
-    total = len(work.requests)
     simulated = Cluster(
         simpy.Environment(),
         make_fleet(starts, requests=1024, key_room=32768),
-        Feed(batches_of(work)),
+        Feed(pieces.batches()),
         [router],
         overlap=overlap_of(spec, layers_of(work)),
         skip=skip,
-        progress=None if progress is None else (lambda done: progress(done, total)),
+        progress=progress,
     )
     timeout_s = cluster.kv_transfer_timeout_ms / 1e3 or float("inf")
     rules = Rules(timeout_s, cluster.transfer_failure_share, spec.workload.seed)
-    both = Disaggregated(
-        simulated,
-        cluster.context.workers,
-        handovers(work, context),
-        cluster.send_buffers,
-        cluster.receive_buffers,
-        rules,
-    )
-    records = simulated.run()
-    both.settle()
-    records.worker[:total] = both.prefill.column("worker")[:total]
-    served = [served_by(simulated.fleet, records, w) for w in range(len(starts))]
-    figures = routing_figures(work.requests, simulated, records) | transfer_figures(work.requests, both)
-    gpus = cluster.context.workers * split_of(cluster.context).gpus
-    figures["gpus"] = gpus + cluster.generation.workers * split_of(cluster.generation).gpus
-    notes = (
-        [f"{len(both.log.failed)} transfers failed or timed out: their requests have no answer"]
-        if both.log.failed
-        else []
-    )
-    return served, figures, notes
+    seconds, buffers = handovers(work, context), (cluster.send_buffers, cluster.receive_buffers)
+    return simulated, Disaggregated(simulated, cluster.context.workers, seconds, *buffers, rules)
 
 
 def _check(work: Ready) -> None:
@@ -169,7 +190,7 @@ def _check(work: Ready) -> None:
         raise ValueError("cluster.context: the kv router is for workers that do both; use approximate or least_loaded")
 
 
-def transfer_figures(requests: Requests, both: Disaggregated) -> dict[str, Any]:
+def transfer_figures(both: Disaggregated) -> dict[str, Any]:
     """Where the time to the first token went, in means over the requests that were transferred."""
     columns = both.log.columns()
     number = columns["number"].astype(np.int64)

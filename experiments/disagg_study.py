@@ -10,12 +10,13 @@ import numpy as np
 from rich.table import Table
 
 from experiments import console
+from experiments.cluster_spec import Side
 from experiments.disagg import conversion_of, split_of
 from experiments.load import load as load_spec
 from experiments.pools import plan
 from experiments.rate_match import Load, Machine, aggregated, best_at, context_rate, decode_s, matched
 from experiments.run import run
-from experiments.spec import Side, Spec
+from experiments.spec import Spec
 from experiments.xfer import printed
 from kvcache.request import Requests
 

@@ -6,11 +6,12 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from experiments.cluster_spec import Slo
 from experiments.pools import Plan
 from experiments.spec import Spec
 from experiments.version import kvtier_version
 from kvcache.engine import Outcome
-from kvcache.request import Int64, Requests
+from kvcache.request import Float64, Int32, Int64, Requests
 from kvcache.tables import (
     ALLOC_TOTAL,
     CAUSE_0,
@@ -61,6 +62,18 @@ class Served:
 
 
 @dataclass(frozen=True)
+class Lengths:
+    """What a row needs of requests whose content is not kept."""
+
+    prompt_tokens: Int32
+    output_tokens: Int32
+
+    def __len__(self) -> int:
+        """Requests."""
+        return len(self.prompt_tokens)
+
+
+@dataclass(frozen=True)
 class Totals:
     """What a workload, or a piece of one, adds up to."""
 
@@ -73,7 +86,7 @@ class Totals:
     """Prompt tokens that were found computed."""
 
     @classmethod
-    def of(cls, requests: Requests, tokens_per_block: int, hit_tokens: int) -> "Totals":
+    def of(cls, requests: "Requests | Lengths", tokens_per_block: int, hit_tokens: int) -> "Totals":
         """The totals of some requests."""
         prompt, output = (int(t.sum(dtype=np.int64)) for t in (requests.prompt_tokens, requests.output_tokens))
         total = requests.prompt_tokens.astype(np.int64) + requests.output_tokens
@@ -83,12 +96,14 @@ class Totals:
         return Totals(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
 
 
-def fold(spec: Spec, requests: Requests, the_plan: Plan, served: list[Served], *, wall_s: float) -> dict[str, Any]:
+def fold(
+    spec: Spec, requests: "Requests | Lengths", the_plan: Plan, served: list[Served], *, wall_s: float
+) -> dict[str, Any]:
     """The row of a run. Counts by block are those of the first (full-attention) window; bytes are of all windows."""
     hit = int(sum(int(part.outcome.reused.sum()) for part in served))
     totals = Totals.of(requests, spec.kv_cache_config.tokens_per_block, hit)
     timed = [part.worker for part in served if part.worker is not None]
-    times = _times(requests, served) if timed else no_times()
+    times = _times(spec.slo, requests, served) if timed else no_times()
     return row_of(spec, the_plan, totals, [part.state for part in served], times, timed, wall_s=wall_s)
 
 
@@ -180,23 +195,42 @@ def no_times() -> dict[str, Any]:
     return dict.fromkeys(("ttft_s", "tpot_s", "e2e_s", "output_tokens_per_s", "makespan_s", "compute_s", "copy_wait_s"))
 
 
-def _times(requests: Requests, served: list[Served]) -> dict[str, Any]:
+def _times(slo: Slo, requests: Requests | Lengths, served: list[Served]) -> dict[str, Any]:
     n = len(requests)
     sent, first, last = np.empty(n), np.empty(n), np.empty(n)
     for part in served:
         sent[part.rows] = part.outcome.sent_s
         first[part.rows], last[part.rows] = part.outcome.first_token_s, part.outcome.finish_s
-    assert (last >= 0).all(), "a request never finished"
-    several = requests.output_tokens > 1
-    tpot = (last - first)[several] / (requests.output_tokens[several] - 1)
-    makespan = float(last.max() - sent.min())
+    answered = ~np.isnan(last)  # a transfer that fails leaves none
+    assert (last[answered] >= 0).all(), "a request never finished"
+    output = np.where(answered, requests.output_tokens, 0).astype(np.int64)
+    several = output > 1
+    ttft, tpot = (first - sent)[answered], (last - first)[several] / (output[several] - 1)
+    makespan = float(last[answered].max(initial=-np.inf) - sent.min()) if answered.any() else 0.0
     clocks = np.array([part.worker.clock for part in served if part.worker is not None])
     return {
-        "ttft_s": _spread(first - sent),
+        "ttft_s": _spread(ttft),
         "tpot_s": _spread(tpot),
-        "e2e_s": _spread(last - sent),
-        "output_tokens_per_s": int(requests.output_tokens.sum(dtype=np.int64)) / makespan if makespan > 0 else 0.0,
+        "e2e_s": _spread((last - sent)[answered]),
+        "output_tokens_per_s": int(output.sum()) / makespan if makespan > 0 else 0.0,
         "makespan_s": makespan,
+        **_goodput(slo, n, makespan, ttft, several[answered], tpot),
         "compute_s": float(clocks[:, COMPUTE_S].sum()),
         "copy_wait_s": float(clocks[:, COPY_WAIT_S].sum()),
     }
+
+
+def _goodput(
+    slo: Slo, n: int, makespan: float, ttft: Float64, several: NDArray[np.bool_], tpot: Float64
+) -> dict[str, float]:
+    """Requests that got what `slo` promises, a second and as a share of all; nothing where it promises nothing.
+
+    A request of one token has no time per output token and keeps that limit.
+    """
+    if slo == Slo():
+        return {}
+    kept = np.ones(len(ttft), np.bool_) if slo.ttft_s is None else ttft <= slo.ttft_s
+    if slo.tpot_s is not None:
+        kept[several] &= tpot <= slo.tpot_s
+    good = int(kept.sum())
+    return {"goodput_requests_per_s": good / makespan if makespan > 0 else 0.0, "goodput_share": good / n}

@@ -7,27 +7,34 @@ from typing import Any
 
 from experiments import console
 from experiments.load import load
-from experiments.progress import progress
+from experiments.progress import Report, progress
+from experiments.spec import Spec
 from experiments.trace import Trace
 
 
 def replayed(trace: Trace, spec: str | None, settings: Sequence[str], *, timing: bool) -> dict[str, Any]:
-    """The row of one run; its notes begin with those about the spec and the trace. Decisions alone need no whole trace."""
+    """The row of one run; its notes begin with those about the spec and the trace.
+
+    Decisions alone need no whole trace, nor does a cluster that is routed as requests come.
+    """
     checked, notes = load(spec, settings)
-    from experiments.ready import needs_whole_trace
-
     with progress("requests") as report:
-        if timing or needs_whole_trace(checked):
-            from experiments.run import run
-
-            requests = trace.requests()
-            row, read_notes = run(checked, requests, timing=timing, progress=report), list(requests.notes)
-        else:
-            from experiments.untimed import run_pieces
-
-            stream = trace.stream()
-            row, read_notes = run_pieces(checked, stream.pieces, progress=report), stream.notes
+        row, read_notes = _replayed(trace, checked, report, timing=timing)
     return {**row, "notes": list(dict.fromkeys([*notes, *read_notes, *row["notes"]]))}
+
+
+def _replayed(trace: Trace, spec: Spec, report: Report, *, timing: bool) -> tuple[dict[str, Any], Sequence[str]]:
+    """The row, and the notes of reading."""
+    from experiments import run, untimed
+    from experiments.ready import needs_whole_trace
+    from experiments.routed import on_a_fleet
+
+    if needs_whole_trace(spec) or (timing and not on_a_fleet(spec)):
+        requests = trace.requests()
+        return run.run(spec, requests, timing=timing, progress=report), requests.notes
+    stream = trace.stream()
+    run_pieces = run.run_pieces if timing else untimed.run_pieces
+    return run_pieces(spec, stream.pieces, progress=report), stream.notes
 
 
 def show(row: dict[str, Any], json: str | None) -> None:

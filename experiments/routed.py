@@ -1,9 +1,9 @@
 """Runs a workload on a cluster whose router sees the workers: from a spec to `sim.routing` and back to what a row is made of.
 
-It owns no rule. Workers' tables begin small and follow what they hold; the workload comes batch by batch.
+It owns no rule. Workers' tables begin small and follow what they hold; the workload comes piece by piece.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,23 +11,27 @@ import numpy as np
 import simpy
 from numpy.typing import NDArray
 
+from experiments.cluster_extras import Group, pool_figures, pools_of, store_figures, store_of
 from experiments.engines import cost_of, lanes_of, layers_of, limits_of, overlap_of
-from experiments.outcome import Served
+from experiments.outcome import Lengths, Served
+from experiments.pieces import Pieces
 from experiments.ready import Ready
 from experiments.spec import Spec
 from kvcache.engine import make_engine, make_outcome
 from kvcache.line import PAUSES, STEPS, Outcome
-from kvcache.load import longest_blocks, prepare, rows_of
-from kvcache.request import Requests
+from kvcache.load import longest_blocks, prepare
+from kvcache.request import Int64, Requests
 from kvcache.retention import RetentionColumns
 from kvcache.routers import Weights, make_router
 from kvcache.tables import Array
 from sim.dispatch import EventPath
-from sim.feed import Batch, Feed, Records
+from sim.feed import Feed, Records
 from sim.fleet import Fleet
 from sim.fleet_room import Start, engine_of, make_fleet
 from sim.routing import Cluster
 
+Progress = Callable[[int], None]
+"""Called with how many requests have been routed."""
 STATIC = ("round_robin", "random", "session")
 """Routers whose choice follows from the trace alone."""
 
@@ -41,10 +45,10 @@ class FleetWorker:
     pauses: int
 
 
-def batches_of(work: Ready) -> Iterator[Batch]:
-    """The whole workload as one batch."""
-    requests = work.requests
-    yield Batch(requests.arrival_s, rows_of(requests, {}), requests.session, work.retention)
+def on_a_fleet(spec: Spec) -> bool:
+    """Whether something looks at the workers, or reaches into them, while they run."""
+    reached = spec.cluster.disaggregated or spec.store.size > 0 or spec.autoscaling.wanted
+    return reached or spec.workload.router not in STATIC
 
 
 def starts_of(work: Ready, workers: int, *, events: bool, tell_all: bool = False) -> list[Start]:
@@ -61,7 +65,7 @@ def starts_of(work: Ready, workers: int, *, events: bool, tell_all: bool = False
     return starts
 
 
-def cluster_of(work: Ready, env: simpy.Environment, feed: Feed, progress: Any, *, skip: bool) -> Cluster:
+def cluster_of(work: Ready, env: simpy.Environment, feed: Feed, progress: Progress | None, *, skip: bool) -> Cluster:
     """The cluster that the spec describes, idle."""
     spec, workload = work.spec, work.spec.workload
     rng = np.random.default_rng(workload.seed)
@@ -86,6 +90,16 @@ def cluster_of(work: Ready, env: simpy.Environment, feed: Feed, progress: Any, *
     )
 
 
+def _whole_group(work: Ready, cluster: Cluster) -> Group:
+    """All workers, as a pool whose open ones take requests."""
+    told = cluster.dispatch.replicas[0].router.reads_events and event_path(work.spec).buffer_events > 0
+
+    def tell(workers: Int64) -> None:
+        cluster.open = workers
+
+    return Group(list(range(work.spec.workload.workers)), lambda: starts_of(work, 1, events=told)[0], tell)
+
+
 def event_path(spec: Spec) -> EventPath:
     """How KV events reach the router."""
     router = spec.router
@@ -101,16 +115,21 @@ def event_path(spec: Spec) -> EventPath:
 
 
 def routed(
-    work: Ready, progress: Callable[[int, int], None] | None, *, skip: bool = True
+    pieces: Pieces, progress: Progress | None, *, skip: bool = True
 ) -> tuple[list[Served], dict[str, Any], list[str]]:
     """Run it: what each worker served, the figures about routing, and what must be said about them."""
+    work = pieces.first
     check(work.spec, f"workload.router={work.spec.workload.router}")
-    total = len(work.requests)
-    told = None if progress is None else (lambda done: progress(done, total))
-    cluster = cluster_of(work, simpy.Environment(), Feed(batches_of(work)), told, skip=skip)
+    cluster = cluster_of(work, simpy.Environment(), Feed(pieces.batches()), progress, skip=skip)
+    store = store_of(work, cluster)
+    pools = pools_of(work.spec, cluster, {"aggregated": _whole_group(work, cluster)})
     records = cluster.run()
     served = [served_by(cluster.fleet, records, w) for w in range(len(cluster.fleet.status))]
-    figures = routing_figures(work.requests, cluster, records)
+    lengths = pieces.lengths()
+    figures = routing_figures(lengths, cluster, records)
+    if store is not None:
+        figures["store"] = store_figures(store, lengths)
+    figures |= pool_figures(pools, records)
     return served, figures, said(cluster, figures)
 
 
@@ -133,7 +152,7 @@ def served_by(fleet: Fleet, records: Records, w: int) -> Served:
     return Served(rows, engine_of(fleet, w).state, Outcome(*columns), worker)
 
 
-def routing_figures(requests: Requests, cluster: Cluster, records: Records) -> dict[str, Any]:
+def routing_figures(requests: Requests | Lengths, cluster: Cluster, records: Records) -> dict[str, Any]:
     """How the router spread the work, and what became of the events."""
     spread = evenness(requests, records.column("worker"), records.column("reused"), len(cluster.fleet.status))
     return {
@@ -143,7 +162,7 @@ def routing_figures(requests: Requests, cluster: Cluster, records: Records) -> d
     }
 
 
-def evenness(requests: Requests, worker_of: Array, reused: Array, workers: int) -> dict[str, Any]:
+def evenness(requests: Requests | Lengths, worker_of: Array, reused: Array, workers: int) -> dict[str, Any]:
     """Hit rate and requests of each worker; the busiest one's tokens over the mean's."""
     prompt, hit, output = (
         np.bincount(worker_of, weights=tokens, minlength=workers)

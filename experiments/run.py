@@ -5,15 +5,17 @@ Without timing it is `experiments.untimed`.
 """
 
 import time
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from experiments.disagg import disaggregated, of_generation
+from experiments.disagg import disaggregated, of_generation, split_of
 from experiments.engines import cost_model_of, cost_of, engine_of, host_of, lanes_of, layers_of, overlap_of
 from experiments.outcome import Served, fold
+from experiments.pieces import Pieces
 from experiments.prepared import Prepare, shared_tables
 from experiments.progress import Report
 from experiments.ready import Ready, part_of, ready, turns_of, worker_of
-from experiments.routed import STATIC, evenness_of, routed
+from experiments.routed import evenness_of, on_a_fleet, routed
 from experiments.spec import Spec
 from experiments.untimed import decided
 from kvcache.request import Float64, Requests
@@ -31,33 +33,59 @@ def run(
 ) -> dict[str, Any]:
     """Serve `requests` under `spec` and return one row (plain JSON). `skip` False spends every step by itself."""
     begun = time.perf_counter()
-    work = ready(of_generation(spec), requests, timing=timing)
-    figures: dict[str, Any] = {}
-    said: list[str] = []
+    if timing and on_a_fleet(spec):
+        return run_pieces(spec, [requests], progress=progress, total=len(requests), skip=skip)
+    work = ready(spec, requests, timing=timing)
     with shared_tables() as prepare:
         if not timing:
             return decided([work], len(requests), progress, begun, prepare=prepare)
-        if spec.cluster.disaggregated:
-            served, figures, said = disaggregated(work, progress, skip=skip)
-        elif spec.workload.router in STATIC:
-            served = _timed(work, prepare, progress, skip=skip)
-            figures = evenness_of(work, served) if len(served) > 1 else {}
-        else:
-            served, figures, said = routed(work, progress, skip=skip)
+        served = _timed(work, prepare, progress, skip=skip)
     row = fold(spec, work.requests, work.plan, served, wall_s=time.perf_counter() - begun)
-    figures |= paces(spec, row, int(figures.get("gpus", 0)))
-    return {**row, **figures, "notes": [*said, *work.notes, *_cost_notes(work, served)]}
+    figures = evenness_of(work, served) if len(served) > 1 else {}
+    figures |= paces(row, gpus_of(spec))
+    return {**row, **figures, "notes": [*work.notes, *_cost_notes(work, served)]}
 
 
-def paces(spec: Spec, row: dict[str, Any], gpus: int) -> dict[str, Any]:
-    """What each GPU gives and what each user gets; `gpus` 0: every worker does everything."""
+def run_pieces(
+    spec: Spec,
+    pieces: Iterable[Requests],
+    *,
+    progress: Report | None = None,
+    total: int | None = None,
+    skip: bool = True,
+) -> dict[str, Any]:
+    """The row of `run`, timed, for a cluster whose workload comes in pieces (`experiments.routed.on_a_fleet`).
+
+    The rules must not need the whole trace (`experiments.ready.needs_whole_trace`).
+    """
+    begun = time.perf_counter()
+    fed = Pieces(of_generation(spec), pieces)
+    serve = disaggregated if spec.cluster.disaggregated else routed
+    served, figures, said = serve(fed, None if progress is None else lambda done: progress(done, total), skip=skip)
+    row = fold(spec, fed.lengths(), fed.first.plan, served, wall_s=time.perf_counter() - begun)
+    figures |= paces(row, gpus_of(spec, figures.get("mean_workers", {})))
+    return {**row, **figures, "notes": [*said, *fed.last.notes, *_cost_notes(fed.last, served)]}
+
+
+def gpus_of(spec: Spec, mean_workers: Mapping[str, float] = {}) -> float:
+    """GPUs of the run; where a pool grew and shrank, of its mean."""
+    cluster = spec.cluster
+    if cluster.disaggregated:
+        sides = {"context": cluster.context, "generation": cluster.generation}
+        return sum(mean_workers.get(name, side.workers) * split_of(side).gpus for name, side in sides.items())
     split = spec.parallel
-    gpus = gpus or spec.workload.workers * split.tensor_parallel_size * split.pipeline_parallel_size
-    tpot = row["tpot_s"]
+    workers = mean_workers.get("aggregated", spec.workload.workers)
+    return workers * split.tensor_parallel_size * split.pipeline_parallel_size
+
+
+def paces(row: dict[str, Any], gpus: float) -> dict[str, Any]:
+    """What each GPU gives and what each user gets."""
+    tpot, good = row["tpot_s"], row.get("goodput_requests_per_s")
     return {
         "gpus": gpus,
         "output_tokens_per_s_per_gpu": row["output_tokens_per_s"] / gpus,
         "tokens_per_s_per_user": 1 / tpot["mean"] if tpot and tpot["mean"] > 0 else None,
+        **({} if good is None else {"goodput_requests_per_s_per_gpu": good / gpus}),
     }
 
 

@@ -7,12 +7,16 @@ Every field says what it is and in which unit; an unknown key or an impossible v
     scheduler         who runs when                         workload   how the trace meets the workers
     router            what the router weighs and knows      cluster    prefill apart from decoding
     parallel          how one model is split                retention  priorities for traces that carry none
-    profile           whose rules, and which version
+    profile           whose rules, and which version        store      blocks that all workers share
+    autoscaling       pools that grow and shrink            slo        what users may expect
 """
 
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ByteSize, ConfigDict, Field, model_validator
+from pydantic import ByteSize, Field, model_validator
+
+from experiments.cluster_spec import Autoscaling, Cluster, RouterSettings, Slo, Store
+from experiments.section import Bytes, Count, CountOrZero, Priority, Section
 
 OFFLOAD_MIN_PRIORITY = 30
 """What TensorRT-LLM's C++ takes when `secondary_offload_min_priority` is not set (its documentation says 35)."""
@@ -48,36 +52,6 @@ PROFILES: dict[str, dict[str, Any]] = {
     },
 }
 """The switches each profile stands for; any of them can be set by itself."""
-
-
-def _whole(value: Any) -> Any:
-    """Let 3e6 and 3000000.0 stand for 3000000, but not true for 1 nor 1.5 for 1."""
-    try:
-        number = float("nan" if isinstance(value, bool) else value)
-    except (TypeError, ValueError, OverflowError):
-        number = float("nan")
-    if not number.is_integer():
-        raise ValueError("must be a whole number")
-    return int(value) if isinstance(value, int) else int(number)
-
-
-def _not_a_switch(value: Any) -> Any:
-    """Refuse true, which would pass for 1 byte."""
-    if isinstance(value, bool):
-        raise ValueError("must be bytes, as 1000000 or 40GiB")  # ruff: ignore[type-check-without-type-error]
-    return value
-
-
-Count = Annotated[int, Field(ge=1), BeforeValidator(_whole)]
-CountOrZero = Annotated[int, Field(ge=0), BeforeValidator(_whole)]
-Priority = Annotated[int, Field(ge=0, le=100), BeforeValidator(_whole)]
-Bytes = Annotated[ByteSize, Field(ge=0), BeforeValidator(_not_a_switch)]
-
-
-class Section(BaseModel):
-    """One part of the configuration: cannot be changed once made, and refuses keys it does not know."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=())
 
 
 class KvCacheConfig(Section):
@@ -282,87 +256,6 @@ class Workload(Section):
         return self.concurrency is not None or self.wait_for_turns
 
 
-class RouterSettings(Section):
-    """What a router weighs, what it knows of the workers, and how late."""
-
-    replicas: Count = Field(default=1, description="routers side by side; each knows its own choices at once")
-    report_period_s: float = Field(
-        default=0.0, ge=0, description="workers report their loads so often; 0: they are always known"
-    )
-    overlap_weight: float = Field(
-        default=1.0, ge=0, description="blocks to compute count so much against blocks in use"
-    )
-    host_credit: float = Field(
-        default=1.0, ge=0, le=1, description="what a block in host memory counts of one on the GPU"
-    )
-    temperature: float = Field(
-        default=0.0, ge=0, description="0: the best worker; above: at random, better ones more often"
-    )
-    ttl_s: float = Field(default=120.0, gt=0, description="approximate: a worker is thought to keep a prompt so long")
-    event_delay_s: float = Field(default=0.0, ge=0, description="KV events are under way so long")
-    event_poll_s: float = Field(
-        default=0.0, ge=0, description="the workers' event buffers are read so often; 0: at once"
-    )
-    event_loss: float = Field(default=0.0, ge=0, le=1, description="share of the events that never arrive")
-    event_buffer: Count = Field(
-        default=1 << 20, description="events a worker keeps between polls where event_buffer_max_size is 0"
-    )
-    attention_dp_size: Count = Field(default=1, description="workers that share one event manager (attention DP)")
-    attention_dp_events_gather_period_s: float = Field(
-        default=0.005, ge=0, description="ranks but the first hand their events over so often"
-    )
-
-    def weights(self) -> dict[str, float]:
-        """What `kvcache.routers.Weights` takes."""
-        return {name: getattr(self, name) for name in ("overlap_weight", "host_credit", "temperature", "ttl_s")}
-
-
-class Side(Section):
-    """Workers that only compute prompts, or only decode."""
-
-    workers: CountOrZero = Field(default=0, description="how many; 0 on both sides: every worker does both")
-    tensor_parallel_size: Count = Field(default=1, description="GPUs that share each layer")
-    pipeline_parallel_size: Count = Field(default=1, description="groups of layers, one after the other")
-
-
-class Cluster(Section):
-    """Disaggregated serving: prompts on context workers, decoding on generation workers, caches handed over."""
-
-    context: Side = Field(default=Side(), description="workers that compute prompts")
-    generation: Side = Field(default=Side(), description="workers that decode")
-    link: str = Field(
-        default="nixl-ucx",
-        description="transport: nixl-ucx, nixl-libfabric, ucx, mpi, mooncake, nvlink, or a YAML file",
-    )
-    zero_copy: bool = Field(default=False, description="send blocks as they lie where both sides are split alike")
-    layerwise: bool = Field(default=False, description="send each layer once it is computed")
-    parallel_receive: bool = Field(default=False, description="serve the receivers of one rank side by side")
-    max_tokens_in_buffer: Count = Field(default=8192, description="tokens one staging buffer holds")
-    send_buffers: Count = Field(default=2, description="transfers a context worker sends at once")
-    receive_buffers: Count = Field(default=1, description="transfers a generation worker receives at once")
-    pieces_per_block: Count = Field(
-        default=1,
-        description="pieces of memory of one block of one rank: 1 in TensorRT-LLM, 2 x layers in some engines",
-    )
-    kv_transfer_timeout_ms: CountOrZero = Field(
-        default=0, description="give a transfer up after this, from the prompt's end; 0: never"
-    )
-    transfer_failure_share: float = Field(
-        default=0.0, ge=0, le=1, description="share of transfers that fail at their end"
-    )
-
-    @model_validator(mode="after")
-    def _both_or_none(self) -> "Cluster":
-        if (self.context.workers == 0) != (self.generation.workers == 0):
-            raise ValueError("context.workers and generation.workers are above 0 together, or both 0")
-        return self
-
-    @property
-    def disaggregated(self) -> bool:
-        """Prompts are computed apart from decoding."""
-        return self.context.workers > 0
-
-
 class SystemPrompt(Section):
     """The part of the prompt that others share: by counting sessions, or by length."""
 
@@ -433,6 +326,9 @@ class Spec(Section):
     workload: Workload = Field(default=Workload(), description="how the trace meets the workers")
     cluster: Cluster = Field(default=Cluster(), description="prefill apart from decoding")
     router: RouterSettings = Field(default=RouterSettings(), description="what the router weighs and knows")
+    store: Store = Field(default=Store(), description="blocks that all workers share, behind the KV-cache connector")
+    autoscaling: Autoscaling = Field(default=Autoscaling(), description="pools of workers that grow and shrink")
+    slo: Slo = Field(default=Slo(), description="what users may expect; decides what counts as goodput")
     retention: tuple[RetentionRule, ...] = Field(default=(), description="priorities for traces that carry none")
     copies: Copies = Field(default=Copies(), description="which way the bytes of copies take")
     overlap: Literal["trtllm", "layerwise", "full"] = Field(
@@ -467,6 +363,31 @@ class Spec(Section):
             )
         if given.context_chunking_policy != "FIRST_COME_FIRST_SERVED":
             raise ValueError("context_chunking_policy is TensorRT-LLM's; vllm serves prompts in turn")
+        return self
+
+    @model_validator(mode="after")
+    def _of_one_cluster(self) -> "Spec":
+        apart, rules = self.cluster.disaggregated, self.autoscaling
+        if self.store.bypass_tokens and not (apart and self.store.size):
+            raise ValueError(
+                "store.bypass_tokens is for disaggregated serving with a store: set cluster and store.size"
+            )
+        if rules.aggregated and apart:
+            raise ValueError(
+                "autoscaling.aggregated is for workers that do both: with cluster use context and generation"
+            )
+        if (rules.context or rules.generation) and not apart:
+            raise ValueError("autoscaling.context and generation are for disaggregated serving: use aggregated")
+        pools = (
+            (rules.aggregated, self.workload.workers, "workload.workers"),
+            (rules.context, self.cluster.context.workers, "cluster.context.workers"),
+            (rules.generation, self.cluster.generation.workers, "cluster.generation.workers"),
+        )
+        for rule, most, name in pools:
+            if rule is not None and rule.min_workers > most:
+                raise ValueError(
+                    f"autoscaling: min_workers is {rule.min_workers} and {name} {most}; it must be the smaller"
+                )
         return self
 
     def shown(self) -> dict[str, Any]:

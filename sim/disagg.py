@@ -99,6 +99,8 @@ class Disaggregated:
         """Outcomes on context workers."""
         self.context = np.arange(context)
         self.generation = np.arange(context, workers)
+        self.open = self.generation
+        """Generation workers that take requests."""
         self._cluster = cluster
         self._seconds = seconds
         self._rules = rules
@@ -115,10 +117,15 @@ class Disaggregated:
 
     def arrived(self, batch: Batch, r: int, number: int, worker: int, now_s: float) -> None:
         """Its prompt is computed on the context worker it was routed to, with one token."""
+        self.compute(batch, r, number, worker, 0, now_s)
+
+    def compute(self, batch: Batch, r: int, number: int, worker: int, remote: int, now_s: float) -> int:
+        """Likewise, less the first `remote` tokens; returns the request's serial number on the context worker."""
         self.prefill.routed(number, worker)
         prompt_only = batch._replace(rows=batch.rows._replace(output=np.minimum(batch.rows.output, 1)))
-        serial = self._cluster.hand_over(worker, prompt_only, r, number, 0, now_s)
+        serial = self._cluster.hand_over(worker, prompt_only, r, number, remote, now_s)
         self._number[worker][serial] = (batch, r, number)
+        return serial
 
     def signalled(self, worker: int, kind: int, serial: int, now_s: float) -> None:
         """A prompt is done, or a receiver has taken its blocks."""
@@ -139,14 +146,18 @@ class Disaggregated:
             self._cluster.env.process(self._watch(transfer))
 
     def _ask_receiver(self, transfer: Transfer, now_s: float) -> None:
-        """The generation worker with the fewest requests takes it."""
-        meter = self._cluster.requests()[self.generation]
-        transfer.receiver = int(self.generation[int(np.argmin(meter))])
+        """A generation worker takes it."""
+        transfer.receiver = self.receiver()
         prompt = int(transfer.batch.rows.prompt[transfer.r])
         transfer.receiver_serial = self._cluster.hand_over(
             transfer.receiver, transfer.batch, transfer.r, transfer.number, prompt, now_s
         )
         self._coming[transfer.receiver][transfer.receiver_serial] = transfer
+
+    def receiver(self) -> int:
+        """The open generation worker with the fewest requests."""
+        meter = self._cluster.requests()[self.open]
+        return int(self.open[int(np.argmin(meter))])
 
     def _send(self, transfer: Transfer) -> Generator[simpy.Event, Any, None]:
         """Wait for a buffer on both sides, then for the bytes."""
@@ -230,10 +241,11 @@ class Disaggregated:
         self._cluster.records.ended(worker, numbers[alone], Outcome(*(column[alone] for column in outcome)))
 
     def settle(self) -> None:
-        """After the run: a request came and was looked up where its prompt was computed."""
-        n = len(self._cluster.records.column("worker"))
+        """After the run: a request came and was looked up where its prompt was computed; one whose transfer failed never ends."""
+        here = np.flatnonzero(self.prefill.column("worker") >= 0)
         for name in ("reused", "sent_s", "start_s"):
-            self._cluster.records.column(name)[:] = self.prefill.column(name)[:n]
+            self._cluster.records.column(name)[here] = self.prefill.column(name)[here]
+        self._cluster.records.column("finish_s")[self.log.failed] = np.nan
 
     def pinned(self, worker: int) -> list[int]:
         """Requests whose transfer is not over."""

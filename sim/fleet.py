@@ -16,7 +16,7 @@ from kvcache.event_rows import Outbox
 from kvcache.keys import Rows, intern_request, reserve_private
 from kvcache.line import N_ACTIVE, WAIT_HEAD, WAIT_TAIL, Engine, Line, Outcome
 from kvcache.load import Load
-from kvcache.remote import give_up, go_on, unpin_prompt
+from kvcache.remote import give_up, go_on, pin_prompt, unpin_prompt
 from kvcache.sequences import Matches, Sequences
 from kvcache.tables import C_TOKENS_PER_BLOCK, N_NODES, N_RUNS, T_FREE, T_SIZE, Array, State
 from sim.lanes import Lanes
@@ -181,6 +181,12 @@ def received(f: Fleet, w: int, serial: int, tokens: int, now_s: float) -> bool:
         return False
     wake(f, w, now_s)
     return True
+
+
+@loop
+def pinned_again(f: Fleet, w: int, serial: int) -> None:
+    """One more needs the prompt of a request that has just ended on worker w."""
+    pin_prompt(engine_at(f, w), request_at(f, w, serial))
 
 
 @loop

@@ -201,6 +201,20 @@ def with_more_requests(f: Fleet) -> Fleet:
     return f._replace(load=load, line=line, outcome=outcome, number=_wide(f.number, 2 * f.number.shape[1]))
 
 
+def with_longer_sequences(f: Fleet, positions: int) -> Fleet:
+    """Room for sequences of `positions` blocks, and half as much more."""
+    more = 3 * positions // 2 - f.sequences.blocks.shape[-1]
+    wide = {name: _padded(getattr(f.matches, name), more) for name in ("blocks", "priority", "duration_ms")}
+    return f._replace(
+        sequences=f.sequences._replace(blocks=_padded(f.sequences.blocks, more)), matches=f.matches._replace(**wide)
+    )
+
+
+def _padded(array: Array, more: int) -> Array:
+    """`array` with `more` entries on its last axis, -1 as in new tables."""
+    return np.pad(array, [*([(0, 0)] * (array.ndim - 1)), (0, more)], constant_values=-1)
+
+
 def with_larger_outboxes(f: Fleet) -> Fleet:
     """Twice the room for events on their way; those that waited for it go in."""
     box = f.outbox

@@ -136,7 +136,10 @@ class Cluster:
 
     def hand_over(self, worker: int, batch: Batch, r: int, number: int, remote: int, now_s: float) -> int:
         """Request r of `batch` joins a worker's line; returns its serial number there."""
-        keep = batch.retention
+        keep, rows = batch.retention, batch.rows
+        positions = -(-(int(rows.prompt[r]) + int(rows.output[r])) // self._tpb) + 2
+        if positions > self.fleet.matches.blocks.shape[-1]:
+            self.fleet = room.with_longer_sequences(self.fleet, positions)
         ranges = keep.ranges[keep.range_offset[r] : keep.range_offset[r + 1]]
         for tries in range(64):
             answer = deliver(

@@ -12,8 +12,8 @@ import numpy as np
 import simpy
 
 from kvcache.prefix_index import forget_oldest
-from kvcache.request import Float64
-from kvcache.routers import ACTIVE, WAITING
+from kvcache.request import Float64, Int64
+from kvcache.routers import ACTIVE, BLOCKS, WAITING
 from sim.fleet import LOADS, loads
 from sim.fleet_room import Start, chill
 from sim.routing import Cluster
@@ -44,6 +44,25 @@ class Backlog:
 
 
 @dataclass(frozen=True)
+class Occupancy:
+    """One more when the open workers have more than `high` of their GPU blocks in use on average, one less below `low`."""
+
+    high: float
+    low: float
+    blocks: int
+    """GPU blocks of one worker."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.low < self.high < 1:
+            raise ValueError(f"low is {self.low} and high {self.high}; it must be 0 <= low < high < 1")
+
+    def wanted(self, now: int, loads: Float64) -> int:
+        """By blocks in use."""
+        share = float(loads[:, BLOCKS].mean()) / self.blocks
+        return now + (share > self.high) - (share < self.low)
+
+
+@dataclass(frozen=True)
 class Bounds:
     """Limits and pace of a pool."""
 
@@ -61,10 +80,17 @@ class Bounds:
 
 
 class Pool:
-    """Some workers of a cluster, of which `open_workers` take requests. `make` gives what a cold worker starts as."""
+    """Some workers of a cluster, of which a few take requests. `make` gives what a cold worker starts as; `tell` is told
+    the numbers of the open workers at every change."""
 
     def __init__(
-        self, cluster: Cluster, workers: list[int], rule: Rule, bounds: Bounds, make: Callable[[], Start]
+        self,
+        cluster: Cluster,
+        workers: list[int],
+        rule: Rule,
+        bounds: Bounds,
+        make: Callable[[], Start],
+        tell: Callable[[Int64], None],
     ) -> None:
         if len(workers) != bounds.most:
             raise ValueError(f"the pool has {len(workers)} workers and may grow to {bounds.most}")
@@ -74,12 +100,13 @@ class Pool:
         self._rule = rule
         self._bounds = bounds
         self._make = make
+        self._tell = tell
         self._open = workers[: bounds.least]
         self._closed = workers[bounds.least :]
         self._coming = 0
         self._loads = np.zeros((len(cluster.fleet.status), LOADS))
         self._used: set[int] = set(self._open)
-        cluster.open = np.array(self._open, np.int64)
+        tell(np.array(self._open, np.int64))
         cluster.env.process(self._plan())
 
     def _plan(self) -> Generator[simpy.Event, Any, None]:
@@ -101,7 +128,11 @@ class Pool:
         yield self._cluster.env.timeout(self._bounds.start_s)
         self._coming -= 1
         loads(self._cluster.fleet, self._loads)
-        idle = [w for w in self._closed if self._loads[w, WAITING] + self._loads[w, ACTIVE] == 0]
+        idle = [
+            w
+            for w in self._closed
+            if self._loads[w, WAITING] + self._loads[w, ACTIVE] == 0 and not self._cluster.reactions.pinned(w)
+        ]
         if not idle:
             return
         worker = idle[0]
@@ -113,6 +144,12 @@ class Pool:
         self._open.append(worker)
         self._changed()
 
+    def mean_workers(self, until_s: float) -> float:
+        """Open workers, on average from the start to `until_s`."""
+        ends = [time_s for time_s, _ in self.sizes[1:]] + [until_s]
+        spans = [(min(end, until_s) - min(begun, until_s), n) for (begun, n), end in zip(self.sizes, ends, strict=True)]
+        return sum(span * n for span, n in spans) / until_s if until_s > 0 else float(self.sizes[0][1])
+
     def _changed(self) -> None:
-        self._cluster.open = np.array(sorted(self._open), np.int64)
+        self._tell(np.array(sorted(self._open), np.int64))
         self.sizes.append((float(self._cluster.env.now), len(self._open)))

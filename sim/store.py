@@ -78,10 +78,13 @@ class SharedStore:
     def __init__(self, cluster: Cluster, capacity: int, link: StoreLink, tokens_per_block: int) -> None:
         self.blocks = Blocks(capacity)
         self.loaded_blocks = 0
+        self.loading_s = 0.0
+        """Seconds that requests waited for their loads, turns for a stream included."""
+        self.loads = 0
         self.saved_blocks = 0
         self._cluster = cluster
         self._link = link
-        self._tpb = tokens_per_block
+        self.tokens_per_block = tokens_per_block
         self._lane = simpy.Resource(cluster.env, link.streams)
         workers = len(cluster.fleet.status)
         self._asked = [dict[int, tuple[Int64, int]]() for _ in range(workers)]  # serial -> prompt names, tokens matched
@@ -92,14 +95,14 @@ class SharedStore:
 
     def get_num_new_matched_tokens(self, nodes: Sequence[int], num_computed_tokens: int) -> tuple[int, bool]:
         """Whole blocks without a gap, beyond those computed; they come later. `nodes`: names of the prompt's full blocks."""
-        tokens = self.blocks.match(np.array(nodes, np.int64)) * self._tpb
+        tokens = self.blocks.match(np.array(nodes, np.int64)) * self.tokens_per_block
         return max(0, tokens - num_computed_tokens), True
 
     def _start_load(self, worker: int, serial: int, names: Int64, num_computed_tokens: int) -> None:
         """Over the worker's link, once the store has a stream for it."""
-        blocks = len(names) - num_computed_tokens // self._tpb
+        blocks = len(names) - num_computed_tokens // self.tokens_per_block
         self._cluster.in_flight += 1
-        self._cluster.env.process(self._load(worker, serial, blocks, len(names) * self._tpb))
+        self._cluster.env.process(self._load(worker, serial, blocks, len(names) * self.tokens_per_block))
 
     def _start_save(self, worker: int, serial: int, names: Int64) -> bool:
         """What the store lacks is read from the worker; False: it lacks nothing."""
@@ -110,14 +113,26 @@ class SharedStore:
         self._cluster.env.process(self._save(worker, serial, names, new))
         return True
 
-    def arrived(self, batch: Batch, r: int, number: int, worker: int, now_s: float) -> None:
-        """Ask the store, then hand the request over with what it may load; the last token is always computed."""
+    def matched(self, batch: Batch, r: int) -> tuple[Int64, int]:
+        """Names of a prompt's whole blocks, and tokens of them to load; the last token is always computed."""
         prompt = int(batch.rows.prompt[r])
-        names = np.zeros(prompt // self._tpb + 1, np.int64)
-        names = names[: prompt_names(batch.rows, self._tpb, r, names)]
-        matched = min(self.get_num_new_matched_tokens(names.tolist(), 0)[0], (prompt - 1) // self._tpb * self._tpb)
-        serial = self._cluster.hand_over(worker, batch, r, number, matched, now_s)
-        self._asked[worker][serial] = (names, matched)
+        names = np.zeros(prompt // self.tokens_per_block + 1, np.int64)
+        names = names[: prompt_names(batch.rows, self.tokens_per_block, r, names)]
+        tokens, _ = self.get_num_new_matched_tokens(names.tolist(), 0)
+        return names, min(tokens, (prompt - 1) // self.tokens_per_block * self.tokens_per_block)
+
+    def asked(self, worker: int, serial: int, names: Int64, tokens: int) -> None:
+        """A request of a worker's tables may load so many tokens."""
+        self._asked[worker][serial] = (names, tokens)
+
+    def knows(self, worker: int, serial: int) -> bool:
+        """The request asked the store and has not ended."""
+        return serial in self._asked[worker]
+
+    def arrived(self, batch: Batch, r: int, number: int, worker: int, now_s: float) -> None:
+        """Ask the store, then hand the request over with what it may load."""
+        names, tokens = self.matched(batch, r)
+        self.asked(worker, self._cluster.hand_over(worker, batch, r, number, tokens, now_s), names, tokens)
 
     def signalled(self, worker: int, kind: int, serial: int, now_s: float) -> None:
         """A request has its blocks and waits for their content, or has ended."""
@@ -125,7 +140,7 @@ class SharedStore:
             names, matched = self._asked[worker][serial]
             engine = engine_of(self._cluster.fleet, worker)
             there = int(engine.outcome.reused[int(request_at(self._cluster.fleet, worker, serial))])
-            self._start_load(worker, serial, names[: matched // self._tpb], there)
+            self._start_load(worker, serial, names[: matched // self.tokens_per_block], there)
             return
         names, _ = self._asked[worker].pop(serial)
         if self._start_save(worker, serial, names):
@@ -139,8 +154,11 @@ class SharedStore:
             yield self._cluster.env.timeout(self._link.start_s + blocks * self._link.block_s)
 
     def _load(self, worker: int, serial: int, blocks: int, tokens: int) -> Generator[simpy.Event, Any, None]:
+        begun_s = float(self._cluster.env.now)
         yield from self._busy(blocks)
+        self.loads += 1
         self.loaded_blocks += blocks
+        self.loading_s += float(self._cluster.env.now) - begun_s
         self._cluster.in_flight -= 1
         assert received(self._cluster.fleet, worker, serial, tokens, float(self._cluster.env.now))
 

@@ -61,7 +61,7 @@ class Stage:
 def stage(router: str, rate: float, seconds: float = STAGE_S, seed: int = 0, *more: str) -> Stage:
     """Simulate it: Llama-3.1-70B, four workers of four H100 each; the warm-up is not counted."""
     from experiments.load import load
-    from experiments.ready import ready
+    from experiments.pieces import Pieces
     from experiments.routed import routed
 
     settings = [
@@ -70,7 +70,7 @@ def stage(router: str, rate: float, seconds: float = STAGE_S, seed: int = 0, *mo
         "scheduler.capacity_scheduler_policy=MAX_UTILIZATION", *more,
     ]  # fmt: skip
     requests = shared_prefixes(rate, seconds, seed)
-    served, _, _ = routed(ready(load(None, settings)[0], requests, timing=True), None)
+    served, _, _ = routed(Pieces(load(None, settings)[0], [requests]), None)
     counted = [(part.outcome, part.rows >= WARM) for part in served]
     sent, first, last, reused = (
         np.concatenate([getattr(outcome, name)[rows] for outcome, rows in counted])

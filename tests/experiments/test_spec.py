@@ -6,7 +6,8 @@ import pytest
 
 from experiments.complaints import SpecError
 from experiments.load import SPECS, finished, load, read
-from experiments.spec import PROFILES, Section, Spec
+from experiments.section import Section
+from experiments.spec import PROFILES, Spec
 from experiments.study import study
 
 

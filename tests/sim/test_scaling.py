@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from kvcache.request import Int64
 from kvcache.routers import Weights, make_router
 from kvcache.tables import KEY
 from sim.feed import Records
@@ -21,7 +22,11 @@ def burst(bounds: Bounds, workers: int = 3) -> tuple[Pool, Records, Any]:
     requests = requests_of(arrivals, prompts, [6] * len(arrivals))
     router = make_router("least_loaded", Weights(), np.random.default_rng(0))
     cluster = cluster_of(requests, [router], workers, cost=(1.0, 0.1), blocks=(8, 0), room=(64, 512))
-    pool = Pool(cluster, list(range(workers)), Backlog(4, 1), bounds, lambda: start_of(requests, (8, 0)))
+
+    def tell(workers_open: Int64) -> None:
+        cluster.open = workers_open
+
+    pool = Pool(cluster, list(range(workers)), Backlog(4, 1), bounds, lambda: start_of(requests, (8, 0)), tell)
     return pool, cluster.run(), cluster
 
 
