@@ -1,17 +1,23 @@
 """kvtier route and kvtier disagg, as their users see them, on workloads of a few requests."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import simpy
 
 from experiments.disagg import side_of
 from experiments.disagg_study import Study, side, studied
 from experiments.load import load
+from experiments.pieces import Pieces
 from experiments.rate_match import Load
 from experiments.ready import ready
-from experiments.run import run
+from experiments.routed import cluster_of
+from experiments.run import run, run_pieces
+from sim.feed import Feed
 from traces.read import read
 
 TRACE = "synthetic:repeat_scan?prompts=6&rounds=4&prompt_tokens=640&output_tokens=8&order=shuffled&requests_per_s=20"
@@ -73,6 +79,112 @@ def test_a_disaggregated_run_splits_its_first_tokens_time() -> None:
     assert figures["gpus"] == 3
     assert figures["transferred_bytes"] > 0
     assert sum(figures["requests_by_worker"][:2]) == 24
+
+
+STORE = ("store.size=10GiB", "store.gigabytes_per_s=20")
+APART = ("cluster.context.workers=1", "cluster.generation.workers=1")
+
+
+def test_what_the_store_gives_is_counted_apart_from_the_workers_own_caches() -> None:
+    alone, stored = row(), row(*STORE)
+    assert stored["hit_tokens"] == alone["hit_tokens"]
+    # six prompts of 640 tokens, twenty blocks each, saved once; whole blocks less the last are loaded
+    assert stored["store"]["saved_bytes"] == 6 * 20 * stored["block_bytes"]
+    assert stored["store"]["hit_tokens"] == 19 * 32 * stored["store"]["loads"] > 0
+    assert stored["store"]["hit_rate"] == pytest.approx(stored["store"]["hit_tokens"] / stored["prompt_tokens"])
+    assert stored["ttft_s"]["mean"] < alone["ttft_s"]["mean"]
+    assert "store" not in alone
+
+
+def test_a_slow_store_costs_more_than_it_gives() -> None:
+    # 2.5 GB over 0.1 GB/s: 25 times as long as a prompt takes to compute
+    assert row("store.size=10GiB", "store.gigabytes_per_s=0.1")["ttft_s"]["mean"] > row()["ttft_s"]["mean"]
+
+
+def test_prompts_that_the_store_holds_pass_the_context_worker_by() -> None:
+    never, often = row(*APART, *STORE), row(*APART, *STORE, "store.bypass_tokens=64")
+    assert never["store"]["bypassed_requests"] == 0
+    assert never["requests_by_worker"] == [24, 0]
+    assert often["store"]["bypassed_requests"] == often["requests_by_worker"][1] > 0
+    assert often["transferred_bytes"] < never["transferred_bytes"]
+
+
+def test_a_pool_that_grows_says_when_and_counts_the_gpus_it_had() -> None:
+    figures = row(
+        "autoscaling.aggregated={above: 2, below: 0.1}", "autoscaling.period_s=0.05", "autoscaling.start_s=0.1",
+        "workload.rate_scale=50",
+    )  # fmt: skip
+    sizes = figures["pool_sizes"]["aggregated"]
+    assert sizes[0] == [0.0, 1]
+    assert sizes[1][1] == 2
+    # decided at a multiple of 0.05 s, open 0.1 s later
+    assert sizes[1][0] * 20 == pytest.approx(round(sizes[1][0] * 20))
+    assert 1 < figures["gpus"] == figures["mean_workers"]["aggregated"] < 3
+    assert figures["output_tokens_per_s_per_gpu"] == pytest.approx(figures["output_tokens_per_s"] / figures["gpus"])
+
+
+def test_both_sides_of_a_disaggregated_cluster_may_grow() -> None:
+    figures = row(
+        "cluster.context.workers=3", "cluster.generation.workers=2", "autoscaling.context={above: 1, below: 0}",
+        "autoscaling.generation={rule: kv, above: 0.001, below: 0}", "autoscaling.period_s=0.02",
+        "autoscaling.start_s=0", "workload.rate_scale=20",
+    )  # fmt: skip
+    assert max(n for _, n in figures["pool_sizes"]["context"]) > 1
+    assert max(n for _, n in figures["pool_sizes"]["generation"]) == 2
+    assert sum(n > 0 for n in figures["requests_by_worker"][:3]) > 1
+
+
+def test_a_cluster_fed_in_pieces_gives_the_row_of_the_whole_workload() -> None:
+    # the last piece has the longest sequences, which the tables made for the first one do not hold
+    requests = read("synthetic:chat?requests=60&tenants=4&requests_per_s=20&block_tokens=32")
+    order = np.argsort(requests.prompt_tokens, kind="stable")
+    longest_last = replace(requests.take(order), arrival_s=requests.arrival_s)
+    for settings in (("workload.router=kv",), APART, (*STORE, "workload.router=least_loaded")):
+        spec = load(None, ["gpu_tokens=60000", "workload.workers=2", *settings])[0]
+        pieces = (longest_last.take(rows) for rows in np.array_split(np.arange(60), 4))
+        whole, fed = run(spec, longest_last), run_pieces(spec, pieces)
+        for row_ in (whole, fed):
+            del row_["wall_s"], row_["events_per_s"]
+        assert fed == whole
+
+
+def table_bytes(requests: int) -> int:
+    """What the workers' tables take after so many requests in pieces of a few hundred; the load is one they keep up with."""
+    spec = load(None, ["gpu_tokens=60000", "tokens_per_block=64", "workload.workers=4", "workload.router=kv"])[0]
+    chat = "tenants=50&prompt_max_tokens=4500&requests_per_s=8&block_tokens=64"
+    whole = read(f"synthetic:chat?requests={requests}&{chat}")
+    pieces = (whole.take(rows) for rows in np.array_split(np.arange(requests), requests // 400))
+    fed = Pieces(spec, pieces)
+    cluster = cluster_of(fed.first, simpy.Environment(), Feed(fed.batches()), None, skip=True)
+    assert len(cluster.run().column("worker")) == requests
+    tables = [array for part in cluster.fleet for array in (part if isinstance(part, tuple) else (part,))]
+    return sum(array.nbytes for array in tables if array is not None)
+
+
+def test_tables_of_a_cluster_follow_its_blocks_and_not_the_requests() -> None:
+    # between the two the longest sequence grows a little, and room for it
+    assert table_bytes(4_000) < 1.25 * table_bytes(1_000)
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        (("store.bypass_tokens=9",), "for disaggregated serving with a store"),
+        (("store.size=1MiB",), "one block 4194304; it must hold one at least"),
+        ((*STORE, "enable_block_reuse=false"), "leave enable_block_reuse on"),
+        ((*STORE, "scheduler.capacity_scheduler_policy=MAX_UTILIZATION"), "use GUARANTEED_NO_EVICT"),
+        ((*STORE, "model=gpt-oss-120b"), "full attention only"),
+        ((*STORE, "concurrency=3"), "knows arrivals of the trace only"),
+        (("autoscaling.context={above: 2, below: 1}",), "use aggregated"),
+        ((*APART, "autoscaling.aggregated={above: 2, below: 1}"), "use context and generation"),
+        (("autoscaling.aggregated={above: 2, below: 2}",), "below must be the smaller"),
+        (("autoscaling.aggregated={rule: kv, above: 2, below: 1}",), "a share of the blocks, from 0 to 1"),
+        (("autoscaling.aggregated={above: 2, below: 1, min_workers: 7}",), "min_workers is 7 and workload.workers 3"),
+    ],
+)
+def test_an_impossible_store_or_pool_is_refused_in_one_line(settings: tuple[str, ...], complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        row(*settings)
 
 
 def test_registered_buffers_are_taken_off_the_pool() -> None:

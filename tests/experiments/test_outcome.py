@@ -1,7 +1,11 @@
 """How a row is folded from what a worker leaves behind: sums and quantiles on paper."""
 
+from dataclasses import dataclass, field
+from typing import Any
+
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from experiments.outcome import Served, fold
 from experiments.pools import Plan, plan
@@ -71,3 +75,41 @@ def test_speed_is_counted_over_the_wall_time() -> None:
     the_plan = plan(SPEC, 100)
     part = served(the_plan, [0], {REUSED: 7}, [0])
     assert fold(SPEC, requests_of([1]), the_plan, [part], wall_s=4.0)["events_per_s"] == pytest.approx(2)
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A worker that took no steps."""
+
+    clock: NDArray[np.float64] = field(default_factory=lambda: np.zeros(6))
+    steps: int = 0
+    pauses: int = 0
+
+
+def row_with(slo: dict[str, float]) -> dict[str, Any]:
+    """Four requests of 5 tokens from 0, 1, 2, 3 s on; first tokens after 1, 1, 3 and 1 s, then 0.5, 1, 0.5 s a token; the last
+    one's transfer failed."""
+    spec = Spec.model_validate({**SPEC.model_dump(exclude_none=True), "slo": slo})
+    the_plan = plan(spec, 100)
+    part = served(the_plan, [0, 1, 2, 3], {}, [0] * 4)
+    part.outcome.sent_s[:] = [0, 1, 2, 3]
+    part.outcome.first_token_s[:] = [1, 2, 5, 4]
+    part.outcome.finish_s[:] = [3, 6, 7, np.nan]
+    timed = Served(part.rows, part.state, part.outcome, Timed())
+    return fold(spec, requests_of([50] * 4), the_plan, [timed], wall_s=1.0)
+
+
+def test_goodput_counts_requests_within_both_limits() -> None:
+    # over 7 s: the first keeps both, the second has 1 s a token, the third waits 3 s, the fourth has no answer
+    both = row_with({"ttft_s": 2, "tpot_s": 0.5})
+    assert (both["goodput_requests_per_s"], both["goodput_share"]) == (pytest.approx(1 / 7), 0.25)
+    assert row_with({"ttft_s": 2})["goodput_share"] == pytest.approx(0.5)
+    assert row_with({"tpot_s": 0.5})["goodput_share"] == pytest.approx(0.5)
+    assert "goodput_share" not in row_with({})
+
+
+def test_a_request_without_an_answer_has_no_times_and_no_tokens() -> None:
+    row = row_with({})
+    assert row["ttft_s"]["mean"] == pytest.approx((1 + 1 + 3) / 3)
+    assert row["tpot_s"]["mean"] == pytest.approx((0.5 + 1 + 0.5) / 3)
+    assert row["output_tokens_per_s"] == pytest.approx(15 / 7)
