@@ -303,6 +303,8 @@ def end_step(e: Engine, now_s: float) -> int:
         r = int(row[REQUEST])
         prompt, output = prompt_of(e.load, r), int(e.load.output[r])
         if row[GENERATING] == 1:
+            if row[TARGET] == 0:  # its prompt came while the step ran, which was begun without it
+                continue
             new = accepted(e, r, seq, int(row[TARGET]))
             row[GENERATED] += new
             made += new

@@ -102,6 +102,7 @@ def go_on(e: Engine, r: int, tokens: int, now_s: float) -> bool:
     if row[POSITION] >= prompt_of(e.load, r):
         row[GENERATING] = 1
         row[GENERATED] += 1
+        row[TARGET] = 0  # a step that runs now knows nothing of it
         e.outcome.first_token_s[r] = now_s
     return True
 

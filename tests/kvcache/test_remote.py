@@ -90,6 +90,18 @@ class TestReceiver:
         assert e.outcome.finish_s[0] == pytest.approx(9.0)
         assert free(e) == 6
 
+    def test_a_step_that_ran_when_it_came_gives_it_no_token_and_takes_no_block(self) -> None:
+        e = engine_of(requests_of(prompts(10, 5), [3, 9]), (9, 0))
+        e.load.remote[0] = 10
+        arrive(e, 0)
+        arrive(e, 1)
+        assert begin_step(e, 1.0)
+        assert go_on(e, 0, 10, 1.5)
+        assert end_step(e, 2.0) == 1  # the other's first token
+        assert int(e.sequences.slots[e.line.active[0]]) == 10
+        assert begin_step(e, 2.0)
+        assert end_step(e, 3.0) == 2
+
     def test_with_a_part_there_it_computes_the_rest(self) -> None:
         e = held(remote=8)
         assert go_on(e, 0, 8, 3.0)
