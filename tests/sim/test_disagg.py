@@ -62,9 +62,9 @@ def test_only_the_blocks_that_the_receiver_lacks_are_sent() -> None:
 
 
 def test_a_prompt_that_comes_while_a_step_runs_keeps_its_blocks_and_gets_no_token_from_that_step() -> None:
-    # Two senders. The first prompt is there at 1.4 + 1 s and decodes in steps of 1.1 s from 2.4 on. The second is computed at 2.2,
-    # sent from 2.4 (one receive buffer) and there at 4.4, in the middle of a step that ends at 4.6; its second token takes the next
-    # one, of 1.2 s. All of it is stored: a third prompt that begins with it is sent one block of three.
+    # Two senders. The first prompt is there at 1.4 + 1 s and decodes in steps of 1.1 s from 2.4 on. The second is computed at
+    # 2.2, sent from 2.4 (one receive buffer) and there at 4.4, in the middle of a step that ends at 4.6; its second token takes
+    # the next one, of 1.2 s. All of it is stored: a third prompt that begins with it is sent one block of three.
     first, second = [1, 2, 3, 4], [5, 6, 7, 8, 10, 11, 12, 13]
     requests = requests_of([0.0, 0.4, 20.0], [first, second, [*second, 9, 9]], [6, 2, 2])
     both, cluster, records = run(requests, [0, 1, 0])
