@@ -4,7 +4,7 @@ that grow and shrink, and what users may expect.
 It reads nothing and runs nothing (`experiments.routed` and `experiments.disagg` do).
 """
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import ByteSize, Field, model_validator
 
@@ -19,7 +19,9 @@ class RouterSettings(Section):
         default=0.0, ge=0, description="workers report their loads so often; 0: they are always known"
     )
     overlap_weight: float = Field(
-        default=1.0, ge=0, description="blocks to compute count so much against blocks in use"
+        default=1.0,
+        ge=0,
+        description="blocks to compute count so much against blocks in use; scored: the prefix against the rest",
     )
     host_credit: float = Field(
         default=1.0, ge=0, le=1, description="what a block in host memory counts of one on the GPU"
@@ -28,6 +30,10 @@ class RouterSettings(Section):
         default=0.0, ge=0, description="0: the best worker; above: at random, better ones more often"
     )
     ttl_s: float = Field(default=120.0, gt=0, description="approximate: a worker is thought to keep a prompt so long")
+    seen_tokens: Count = Field(default=4096, description="scored_approximate: it looks at a prompt's first tokens")
+    remembered_tokens: Count = Field(
+        default=500_000, description="scored_approximate: of each worker it remembers so many"
+    )
     event_delay_s: float = Field(default=0.0, ge=0, description="KV events are under way so long")
     event_poll_s: float = Field(
         default=0.0, ge=0, description="the workers' event buffers are read so often; 0: at once"
@@ -41,9 +47,10 @@ class RouterSettings(Section):
         default=0.005, ge=0, description="ranks but the first hand their events over so often"
     )
 
-    def weights(self) -> dict[str, float]:
+    def weights(self) -> dict[str, Any]:
         """What `kvcache.routers.Weights` takes."""
-        return {name: getattr(self, name) for name in ("overlap_weight", "host_credit", "temperature", "ttl_s")}
+        names = ("overlap_weight", "host_credit", "temperature", "ttl_s", "seen_tokens", "remembered_tokens")
+        return {name: getattr(self, name) for name in names}
 
 
 class Side(Section):

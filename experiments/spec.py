@@ -237,9 +237,10 @@ class Workload(Section):
         default=False, description="spread requests of one instant evenly up to the next instant"
     )
     seed: CountOrZero = Field(default=0, description="seed of every random choice")
-    router: Literal["round_robin", "random", "session", "least_loaded", "approximate", "kv"] = Field(
-        default="round_robin", description="which worker takes a request"
-    )
+    router: Literal[
+        "round_robin", "random", "session", "least_loaded", "approximate", "kv",
+        "scored_load", "scored_approximate", "scored",
+    ] = Field(default="round_robin", description="which worker takes a request")  # fmt: skip
 
     @model_validator(mode="after")
     def _one_clock(self) -> "Workload":

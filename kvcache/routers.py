@@ -5,6 +5,7 @@ They move nothing, look into no cache and draw no random number but from the gen
 to hold, learned from KV events (`kvcache.prefix_index`). A new router is one class and one line in `ROUTERS`.
 """
 
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
@@ -34,6 +35,7 @@ class View(NamedTuple):
     loads: Float64  # float64[worker, 4]
     held: Int64  # leading prompt blocks each one is thought to hold; 0 for routers that do not ask
     on_gpu: Int64  # of these in GPU memory
+    sizes: Int64  # GPU blocks of each
 
 
 class Weights(NamedTuple):
@@ -43,6 +45,8 @@ class Weights(NamedTuple):
     host_credit: float = 1.0
     temperature: float = 0.0
     ttl_s: float = 120.0
+    seen_tokens: int = 256 * 16
+    remembered_tokens: int = 31_250 * 16
 
 
 class Router(Protocol):
@@ -192,6 +196,84 @@ class Approximate:
         self._sent = {name: sent for name, sent in fresh.items() if sent}
 
 
+def _room(view: View) -> Float64:
+    """0 to 2: idle share of the pool, and shortness of the queue from the longest (0) to the shortest (1)."""
+    waiting = view.loads[:, WAITING]
+    span = float(np.ptp(waiting))
+    queue = (waiting.max() - waiting) / span if span else np.ones(len(waiting))
+    return np.asarray(1.0 - view.loads[:, BLOCKS] / view.sizes + queue, np.float64)
+
+
+class ScoredLoad:
+    """llm-d's picker by load alone: the best idle share of the pool + shortness of the queue."""
+
+    reads_events = reads_prompt = False
+
+    def __init__(self, _weights: Weights, rng: np.random.Generator) -> None:
+        self._rng = rng
+
+    def choose(self, _asked: Asked, view: View) -> int:
+        """By what the workers report."""
+        return _least(-_room(view), self._rng)
+
+
+class Scored:
+    """llm-d's picker with KV events: `overlap_weight` x prefix + what `ScoredLoad` adds up.
+
+    The prefix counts 0 to 1 from the least to the most that is held by a worker which holds anything: where two hold some,
+    the one with less is worth as little as those with none.
+    """
+
+    reads_events = reads_prompt = True
+
+    def __init__(self, weights: Weights, rng: np.random.Generator) -> None:
+        self._weight = weights.overlap_weight
+        self._rng = rng
+
+    def choose(self, _asked: Asked, view: View) -> int:
+        """By prefix and load."""
+        some = view.held[view.held > 0]
+        prefix = (view.held > 0).astype(np.float64)
+        if len(some) and np.ptp(some):
+            prefix = np.maximum(0.0, (view.held - some.min()) / np.ptp(some))
+        return _least(-(self._weight * prefix + _room(view)), self._rng)
+
+
+class ScoredApproximate:
+    """llm-d's picker without events: what it sent to a worker before, as far as it looks and remembers.
+
+    It looks at the first `seen_tokens` of a prompt and remembers `remembered_tokens` for each worker, the latest used: by
+    default, as there, 256 and 31,250 blocks of 16 tokens.
+    """
+
+    reads_events, reads_prompt = False, True
+
+    def __init__(self, weights: Weights, rng: np.random.Generator) -> None:
+        self._weight = weights.overlap_weight
+        self._seen_tokens, self._remembered_tokens = weights.seen_tokens, weights.remembered_tokens
+        self._rng = rng
+        self._sent: dict[int, OrderedDict[int, None]] = {}  # worker -> blocks, latest last
+
+    def choose(self, asked: Asked, view: View) -> int:
+        """By supposed share of the prompt and load."""
+        names = asked.names[: self._seen_tokens // view.tokens_per_block].tolist()
+        prefix = np.array([self._share(worker, names) for worker in view.workers.tolist()])
+        place = _least(-(self._weight * prefix + _room(view)), self._rng)
+        sent = self._sent.setdefault(int(view.workers[place]), OrderedDict())
+        for name in names:
+            sent[name] = None
+            sent.move_to_end(name)
+        while len(sent) > self._remembered_tokens // view.tokens_per_block:
+            sent.popitem(last=False)
+        return place
+
+    def _share(self, worker: int, names: list[int]) -> float:
+        """Leading blocks that were sent to the worker, of those looked at."""
+        sent = self._sent.get(worker, OrderedDict())
+        known = next((i for i, name in enumerate(names) if name not in sent), len(names))
+        return known / len(names) if names else 0.0
+
+
 ROUTERS: dict[str, Make] = {
     "round_robin": RoundRobin,
     "random": RandomRouter,
@@ -199,6 +281,9 @@ ROUTERS: dict[str, Make] = {
     "least_loaded": LeastLoaded,
     "approximate": Approximate,
     "kv": KvAware,
+    "scored_load": ScoredLoad,
+    "scored_approximate": ScoredApproximate,
+    "scored": Scored,
 }
 """By name; the first is the default."""
 

@@ -79,6 +79,7 @@ class Dispatch:
         self._turn = 0
         self._tpb = int(fleet.state.conf[0, C_TOKENS_PER_BLOCK])
         self._overrun = 0
+        self._sizes = fleet.state.tier[:, 0, 0, T_SIZE]
         blocks = fleet.state.tier[:, 0, :, T_SIZE].sum(axis=1)
         self._bound = (blocks * path.index_slack).astype(np.int64)
 
@@ -110,7 +111,9 @@ class Dispatch:
         if self.period_s <= 0.0:
             loads(fleet, self._loads)
         seen = self._loads + replica.own if self.period_s > 0.0 else self._loads
-        view = View(now_s, self._tpb, workers, seen[workers], held[workers], self._on_gpu[workers])
+        view = View(
+            now_s, self._tpb, workers, seen[workers], held[workers], self._on_gpu[workers], self._sizes[workers]
+        )
         worker = int(workers[replica.router.choose(asked, view)])
         if self.period_s > 0.0:
             replica.own[worker, WAITING] += 1

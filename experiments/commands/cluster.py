@@ -14,7 +14,11 @@ def route(
     configured: o.SpecOptions,
     workers: Annotated[int, typer.Option(min=1, help="Engines with a cache each.")] = 4,
     router: Annotated[
-        str, typer.Option(metavar="R,R,...", help="round_robin, random, session, least_loaded, approximate, kv.")
+        str,
+        typer.Option(
+            metavar="R,R,...",
+            help="round_robin, random, session, least_loaded, approximate, kv, scored_load, scored_approximate, scored.",
+        ),
     ] = "random,least_loaded,approximate,kv",
     event_delay: Annotated[str, typer.Option(metavar="S,S,...", help="KV events are under way so long, s.")] = "0",
     event_loss: Annotated[float, typer.Option(min=0, max=1, help="Share of events that never arrive.")] = 0.0,

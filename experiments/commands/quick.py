@@ -17,7 +17,10 @@ Block = Annotated[int, typer.Option("--tokens-per-block", min=1, help="Tokens in
 
 def figures(
     section: Annotated[
-        str | None, typer.Option(help="Only B (copies), C (network), D (compute), F (storage) or G (capacity).")
+        str | None,
+        typer.Option(
+            help="Only B (copies), C (network), D (compute), E (routing), F (storage), G (capacity), Q (questions)."
+        ),
     ] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="As Markdown, as in docs/figures.md.")] = False,
     json: o.Json = None,

@@ -18,7 +18,7 @@ def view(
 ) -> View:
     n = len(loads)
     held = held or (0,) * n
-    return View(now_s, 100, np.arange(n), np.array(loads), np.array(held), np.array(on_gpu or held))
+    return View(now_s, 100, np.arange(n), np.array(loads), np.array(held), np.array(on_gpu or held), np.full(n, 10))
 
 
 IDLE = [[0.0] * 4] * 3
@@ -111,6 +111,49 @@ def test_approximate_comes_back_where_it_sent_a_prompt_until_that_is_too_old() -
 
 def test_only_routers_that_ask_for_it_see_names_and_events() -> None:
     made = {name: router(name) for name in ROUTERS}
-    assert [name for name, r in made.items() if r.reads_events] == ["kv"]
-    assert [name for name, r in made.items() if r.reads_prompt] == ["approximate", "kv"]
+    assert [name for name, r in made.items() if r.reads_events] == ["kv", "scored"]
+    assert [name for name, r in made.items() if r.reads_prompt] == ["approximate", "kv", "scored_approximate", "scored"]
     assert isinstance(made["kv"], KvAware)
+
+
+class TestScored:
+    """llm-d's sums: weight x prefix + idle share of the pool of 10 blocks + shortness of the queue."""
+
+    def test_load_adds_the_idle_share_and_the_shortness_of_the_queue(self) -> None:
+        # 0: queue 4 of 4 -> 0, pool idle 1.0; 1: queue 2 -> 0.5, 4 blocks used 0.6; 2: queue 0 -> 1, all used 0
+        v = view([[4.0, 0, 0, 0], [2, 0, 4, 0], [0, 0, 10, 0]])
+        assert chooses(router("scored_load"), 1, v=v) == [1]
+        # nobody waits: the idle share alone decides
+        assert chooses(router("scored_load"), 1, v=view([[0.0, 9, 3, 0], [0, 0, 4, 0], [0, 0, 10, 0]])) == [0]
+
+    def test_a_prefix_of_weight_2_outweighs_a_full_pool_and_the_longest_queue(self) -> None:
+        # 2 + 0.1 + 0 against 0 + 1 + 1; with weight 1 the load wins
+        v = view([[0.0, 0, 0, 0], [9, 0, 9, 0]], (0, 3))
+        assert chooses(router("scored", overlap_weight=2.0), 1, v=v) == [1]
+        assert chooses(router("scored", overlap_weight=1.0), 1, v=v) == [0]
+
+    def test_of_two_holders_the_one_with_less_counts_as_if_it_held_nothing(self) -> None:
+        # prefix 1, 0, 0: the second holder has 2 of 3 blocks, yet the idle third one beats it
+        v = view([[5.0, 0, 10, 0], [0, 0, 5, 0], [0, 0, 0, 0]], (3, 2, 0))
+        assert chooses(router("scored", overlap_weight=1.0), 1, v=v) == [2]
+        assert chooses(router("scored", overlap_weight=3.0), 1, v=v) == [0]
+
+    def test_equal_holders_share_the_best_mark(self) -> None:
+        v = view([[0.0, 0, 0, 0], [0, 0, 5, 0], [0, 0, 4, 0]], (0, 2, 2))
+        assert chooses(router("scored"), 1, v=v) == [2]
+
+    def test_the_estimate_follows_what_it_sent_as_far_as_it_looks(self) -> None:
+        # blocks of 100 tokens: it looks at the first two names of a prompt
+        estimate = router("scored_approximate", seen_tokens=200, remembered_tokens=400)
+        idle_first = view([[0.0, 0, 0, 0], [0, 0, 1, 0]])
+        idle_second = view([[0.0, 0, 1, 0], [0, 0, 0, 0]])
+        assert chooses(estimate, 1, asked(names=(1, 2, 3)), idle_first) == [0]
+        assert chooses(estimate, 1, asked(names=(1, 2, 9)), idle_second) == [0]  # another question, the same start
+        assert chooses(estimate, 1, asked(names=(5, 2)), idle_second) == [1]  # only the start counts
+        # four blocks are remembered: two more prompts push the first one out
+        for names in ((11, 12), (13, 14)):
+            assert chooses(estimate, 1, asked(names=names), idle_first) == [0]
+        assert chooses(estimate, 1, asked(names=(1, 2, 3)), idle_second) == [1]
+
+    def test_a_prompt_shorter_than_a_block_is_sent_by_load(self) -> None:
+        assert chooses(router("scored_approximate"), 1, asked(names=()), view([[0.0, 0, 3, 0], [0, 0, 2, 0]])) == [1]
