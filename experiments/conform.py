@@ -21,7 +21,7 @@ from experiments.conformance.scheduler import SchedulerAdapter
 from experiments.conformance.tree import TreeAdapter
 from experiments.conformance.values import CaseError, MismatchError, UnsupportedError
 from experiments.console import say, write_json
-from kvcache.manager import OutOfBlocksError
+from kvcache.cache_request import OutOfBlocksError
 
 LEVELS: dict[str, type[Adapter]] = {
     "manager": ManagerAdapter,

@@ -6,17 +6,15 @@ loops without this class, a whole iteration a call.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
 from kvcache import schedule, sequences
-from kvcache.blocks import drop, note_copy, note_event, onboard, swap_places
-from kvcache.content import Content, MultimodalItem, Namespace
+from kvcache.cache_request import CacheRequest, OutOfBlocksError
+from kvcache.content import Content, Namespace
 from kvcache.events import Event, EventManager
-from kvcache.queues import claim, front, refresh, release, ring
-from kvcache.retention import KvCacheRetentionConfig, RetentionColumns, fill_blocks
+from kvcache.queues import refresh
+from kvcache.retention import RetentionColumns, fill_blocks
 from kvcache.tables import (
     ALLOC_NEW,
     ALLOC_TOTAL,
@@ -25,30 +23,12 @@ from kvcache.tables import (
     CLOCK_US,
     COPY_COLUMNS,
     DEFAULT_PRIORITY,
-    DURATION_MS,
-    EV_LEVEL,
-    EVICTED_HOST,
-    GNEXT,
-    GROUP,
-    HEAD,
-    KEY,
-    LEVEL,
     MISSED,
     N_COPIES,
-    NEXT,
-    NODE,
-    OFFLOAD,
-    OFFLOADED,
-    PARENT,
-    PRIORITY,
-    QUEUE_LEVEL,
     REFS,
     REUSED,
-    ROOT,
     T_FREE,
     T_SIZE,
-    TOKENS,
-    TRUNCATED,
     W_FIRST,
     Array,
     Pool,
@@ -56,60 +36,6 @@ from kvcache.tables import (
     State,
     make_state,
 )
-from kvcache.tree import children, common_tokens, detach, in_tree
-
-
-class OutOfBlocksError(RuntimeError):
-    """No GPU block is free for an allocation. What the call had taken is given back; what it had evicted stays evicted."""
-
-
-@dataclass(eq=False)
-class CacheRequest:
-    """One request as the manager sees it. Tokens grow while it generates; `position` is how much of the prompt is computed."""
-
-    request_id: int
-    tokens: list[int]
-    max_new_tokens: int = 0
-    extra_ids: list[int] | None = None
-    lora_id: int | None = None
-    cache_salt: int | None = None
-    items: tuple[MultimodalItem, ...] = ()
-    retention: KvCacheRetentionConfig | None = None
-    draft_tokens: int = 0
-    prompt_tokens: int = 0
-    position: int = 0
-    generating: bool = False
-    prepopulated: int = 0
-    estimated_reusable_tokens: int = 0
-    alloc_total: int = 0
-    alloc_new: int = 0
-    reused: int = 0
-    missed: int = 0
-    slot: int = -1
-    namespace: Namespace = field(init=False)
-
-    def __post_init__(self) -> None:
-        if not self.tokens:
-            raise ValueError(f"request {self.request_id} has no tokens; a prompt needs at least one")
-        if self.extra_ids is not None and len(self.extra_ids) != len(self.tokens):
-            raise ValueError(
-                f"request {self.request_id} has {len(self.extra_ids)} extra ids for {len(self.tokens)} tokens"
-            )
-        self.prompt_tokens = len(self.tokens)
-        self.namespace = Namespace(self.lora_id, self.cache_salt, self.extra_ids is not None)
-
-    def append(self, tokens: Sequence[int]) -> None:
-        """Generated tokens; their extra ids are 0."""
-        self.tokens = [*self.tokens, *tokens]
-        if self.extra_ids is not None:
-            self.extra_ids = [*self.extra_ids, *[0] * len(tokens)]
-
-    def usable(self) -> int:
-        """Tokens whose keys and values are in memory: while prefill goes on only the computed part counts, less one."""
-        n = len(self.tokens)
-        if 0 < self.position < self.prompt_tokens:
-            n = min(n, self.position)
-        return n - 1
 
 
 class KVCacheManager:
@@ -132,7 +58,7 @@ class KVCacheManager:
         self.content = Content()
         self.requests: dict[int, CacheRequest] = {}
         self.connector_matched_tokens = connector_matched_tokens
-        self._order = self._window_order()
+        self.window_order = window_order(self.pools)
         self._sequences = sequences.make_sequences(len(self.pools), 4, 16)
         self._matches = sequences.make_matches(4, 16)
         self._free_slots = list(range(3, -1, -1))
@@ -145,10 +71,6 @@ class KVCacheManager:
             )
             for w in sorted(range(len(self.pools)), key=lambda i: self.pools[i].window_tokens):
                 self.events.created(w, [int(n) for n in self.state.tier[w, :, T_SIZE]])
-
-    def _window_order(self) -> list[int]:
-        """Full attention first, then sliding windows ascending."""
-        return sorted(range(len(self.pools)), key=lambda w: (self.pools[w].sliding, self.pools[w].window_tokens))
 
     # ---- names for the outside -------------------------------------------------------------------------------------
 
@@ -230,9 +152,9 @@ class KVCacheManager:
         for request in batch:
             request.slot = self._free_slots.pop()
             request.alloc_total = request.alloc_new = request.reused = request.missed = 0
-        for at, w in enumerate(self._order):
+        for at, w in enumerate(self.window_order):
             if not self._add_to_window(w, batch, caps):
-                self._abandon(batch, self._order[:at])
+                self._abandon(batch, self.window_order[:at])
                 raise OutOfBlocksError(
                     f"the GPU pool of {int(self.state.tier[w, 0, T_SIZE])} blocks"
                     f" (window {self.pools[w].window_tokens}) cannot hold"
@@ -243,7 +165,7 @@ class KVCacheManager:
             request.prepopulated = cap + self.connector_matched_tokens
             request.position = request.prepopulated
             request.estimated_reusable_tokens = 0
-        self._collect()
+        self.collect()
         return [request.prepopulated for request in batch]
 
     def _add_one_by_one(self, batch: Sequence[CacheRequest]) -> list[int]:
@@ -312,7 +234,7 @@ class KVCacheManager:
                 sequences.release_sequence(self.state, self._sequences, w, request.slot)
             self._free_slots.append(request.slot)
             request.slot = -1
-        self._collect()
+        self.collect()
 
     def _fill_retention(self, j: int, request: CacheRequest) -> None:
         n = -(-request.prompt_tokens // self.settings.tokens_per_block)
@@ -332,7 +254,7 @@ class KVCacheManager:
             duration = -1 if ms is None else ms
         for _ in range(count):
             self._add_slot(request, priority, duration)
-        self._collect()
+        self.collect()
 
     def _add_slot(self, request: CacheRequest, priority: int, duration: int) -> None:
         q, tpb = self._sequences, self.settings.tokens_per_block
@@ -340,9 +262,9 @@ class KVCacheManager:
         if position + 1 > q.blocks.shape[2]:
             self._sequences = q = _enlarge(q, q.blocks.shape[1], 2 * (position + 1))
         q.slots[request.slot] += 1
-        for at, w in enumerate(self._order):
+        for at, w in enumerate(self.window_order):
             if not sequences.add_slot(self.state, q, w, request.slot, priority, duration):
-                for done in self._order[:at]:
+                for done in self.window_order[:at]:
                     sequences.take_back(self.state, q, done, request.slot, position)
                 q.slots[request.slot] -= 1
                 raise OutOfBlocksError(
@@ -398,11 +320,11 @@ class KVCacheManager:
         if not self.settings.enable_block_reuse or usable <= 0:
             return pinned
         keys, full, short = self._keys(request, usable, tokens)
-        for w in sorted(self._order, key=lambda i: -self.pools[i].window_tokens):
+        for w in sorted(self.window_order, key=lambda i: -self.pools[i].window_tokens):
             sequences.store(self.state, self._sequences, w, request.slot, keys, full, short)
             if pin:
                 pinned = self._pin_stored(w, request, [*keys[:full], short])
-        self._collect()
+        self.collect()
         return pinned
 
     def _pin_stored(self, w: int, request: CacheRequest, nodes: Sequence[int]) -> list[int]:
@@ -434,86 +356,13 @@ class KVCacheManager:
             self._store(request, len(stored_tokens) - 1, tokens=stored_tokens)
         elif store:
             self._store(request, request.usable())
-        for w in self._order:
+        for w in self.window_order:
             sequences.release_sequence(self.state, self._sequences, w, request.slot)
         self._sequences.length[request.slot] = 0
         self._free_slots.append(request.slot)
         request.slot = -1
         del self.requests[request_id]
-        self._collect()
-
-    # ---- single blocks ----------------------------------------------------------------------------------------------
-
-    def set_block_priority(self, block_id: int, priority: int, w: int = 0) -> None:
-        """Set a block's priority; a queued block moves to the back of its new queue."""
-        block = self.block_row(block_id, w)
-        queued = self.state.blocks[block, NEXT] != -1
-        if queued:
-            claim(self.state, block, priority, int(self.state.blocks[block, DURATION_MS]))
-            release(self.state, block, False)
-        self.state.blocks[block, PRIORITY] = priority
-
-    def offload_block(self, block_id: int, w: int = 0) -> None:
-        """Move one block to the host, whoever uses it."""
-        block = self.block_row(block_id, w)
-        host = int(front(self.state, w, 1))
-        if self.state.blocks[block, LEVEL] != 0 or host == -1:
-            return
-        drop(self.state, host, EVICTED_HOST)
-        note_copy(self.state, OFFLOAD, block, host, 0)
-        self.state.stats[w, OFFLOADED] += 1
-        swap_places(self.state, block, host)
-        if in_tree(self.state, block):
-            note_event(self.state, EV_LEVEL, w, int(self.state.blocks[block, NODE]), 0, 1)
-        for moved in (block, host):
-            if self.state.blocks[moved, NEXT] != -1:
-                claim(self.state, moved, -1, -1)
-                release(self.state, moved, False)
-        self._collect()
-
-    def onboard_block(self, block_id: int, w: int = 0) -> None:
-        """Move one block back to the GPU."""
-        block = self.block_row(block_id, w)
-        queued = self.state.blocks[block, NEXT] != -1 and self.state.blocks[block, LEVEL] != 0
-        if queued:  # a free block must not be the victim of its own onboarding
-            claim(self.state, block, -1, int(self.state.blocks[block, DURATION_MS]))
-        done = onboard(self.state, block)
-        if queued:
-            release(self.state, block, False)
-        self._collect()
-        if not done:
-            raise OutOfBlocksError(f"no GPU block is free to onboard block {block_id}")
-
-    def truncate(self, tokens: Sequence[int], keep: int, namespace: Namespace = Namespace()) -> None:
-        """Forget what is stored for `tokens` behind the block that holds token `keep`; other prompts' blocks stay.
-
-        The block at the border stays whole: TensorRT-LLM saves it for the prompts that share its beginning.
-        """
-        nodes = self.find_node(tokens, len(tokens), namespace)
-        for i in range(len(nodes) - 1, keep // self.settings.tokens_per_block, -1):
-            for node in self._beginnings(nodes[i]):
-                for w in self._order:
-                    block = int(self.state.value[w, node])
-                    if block != -1 and children(self.state, node) == 0:
-                        self._forget(block)
-        self._collect()
-
-    def _beginnings(self, node: int) -> list[int]:
-        """Existing siblings whose whole key starts `node`'s key, itself among them."""
-        out, nodes = [], self.state.nodes
-        other = int(nodes[nodes[node, GROUP], HEAD])
-        while other != -1:
-            if common_tokens(self.state, node, other) == nodes[other, TOKENS]:
-                out.append(other)
-            other = int(nodes[other, GNEXT])
-        return out
-
-    def _forget(self, block: int) -> None:
-        queued = self.state.blocks[block, NEXT] != -1
-        drop(self.state, block, TRUNCATED)
-        if queued:
-            claim(self.state, block, -1, -1)
-            release(self.state, block, True)
+        self.collect()
 
     def find_block(self, tokens: Sequence[int], w: int = 0, *, allow_partial: bool = True) -> int | None:
         """Row of the block that ends `tokens` cut in blocks, None if not stored; without `allow_partial` full blocks only."""
@@ -522,10 +371,6 @@ class KVCacheManager:
         node = self.find_node(tokens, usable)[-1]
         block = int(self.state.value[w, node])
         return None if block == -1 else block
-
-    def detach_block(self, block: int) -> None:
-        """Take a block out of the tree, leaving its children there."""
-        detach(self.state, block, TRUNCATED)
 
     def refresh(self, now_s: float) -> None:
         """Once an iteration: expire priorities."""
@@ -605,7 +450,7 @@ class KVCacheManager:
 
     def scheduling_remove_sequence(self, request_id: int) -> None:
         """Release a sequence in the snapshot only."""
-        for w in self._order:
+        for w in self.window_order:
             schedule.scheduling_remove(self.state, self._sequences, self._snapshot, w, self._live(request_id).slot)
 
     def scheduling_free_blocks(self, w: int = 0) -> int:
@@ -628,66 +473,21 @@ class KVCacheManager:
         """End the iteration and read all events."""
         if self.events is None:
             return []
-        self._collect()
+        self.collect()
         self.events.flush()
         return self.events.latest()
 
-    def _collect(self) -> None:
+    def collect(self) -> None:
+        """Read what the loops noted of events; forget copies that nobody takes."""
         if self.events is not None:
             self.events.collect(self.state)
         if int(self.state.tally[N_COPIES]) > len(self.state.copies) // 2:
             self.state.tally[N_COPIES] = 0
 
-    # ---- invariants -------------------------------------------------------------------------------------------------
 
-    def check(self) -> None:
-        """Assert what stays true always (architecture, invariants 1, 2): places are a permutation, queues hold free blocks."""
-        state, total = self.state, int(self.state.conf[C_BLOCKS])
-        rows = state.blocks[:total]
-        queued = rows[:, NEXT] != -1
-        assert not (queued & (rows[:, REFS] > 0)).any(), "a queued block has references"
-        assert (rows[queued, LEVEL] == rows[queued, QUEUE_LEVEL]).all(), "a queued block moved to another tier"
-        for w in range(len(self.pools)):
-            for level in range(state.tier.shape[1]):
-                mine = (rows[:, LEVEL] == level) & (np.arange(total) >= state.window[w, W_FIRST])
-                mine &= np.arange(total) < state.window[w, W_FIRST] + state.tier[w, :, T_SIZE].sum()
-                assert sorted(rows[mine, 4]) == list(range(int(state.tier[w, level, T_SIZE]))), (
-                    "slots are no permutation"
-                )
-                assert int((mine & queued).sum()) == int(state.tier[w, level, T_FREE]), (
-                    "free count differs from the queues"
-                )
-        attached = np.flatnonzero(rows[:, NODE] != -1)
-        for block in attached:
-            assert rows[block, KEY] == rows[block, NODE], "an attached block's key differs from its node"
-
-    def queue_order(self, w: int, level: int) -> list[int]:
-        """Block ids of a tier in the order in which they would be taken."""
-        out = []
-        for priority in range(101):
-            head = int(ring(self.state, w, level, priority))
-            block = int(self.state.blocks[head, NEXT])
-            while block != head:
-                out.append(self.block_id(w, block))
-                block = int(self.state.blocks[block, NEXT])
-        return out
-
-    def describe(self, block_id: int, w: int = 0) -> dict[str, Any]:
-        """One block's facts by name, for tests and explanations."""
-        row = self.state.blocks[self.block_row(block_id, w)]
-        node = int(row[NODE])
-        parent = int(self.state.nodes[node, PARENT]) if node != -1 else -1
-        above = ROOT if parent == ROOT else parent
-        prev = int(self.state.value[w, above]) if node != -1 and above != ROOT else -1
-        return {
-            "primary": int(row[LEVEL]) == 0,
-            "level": int(row[LEVEL]),
-            "priority": int(row[PRIORITY]),
-            "references": int(row[REFS]),
-            "attached": node != -1,
-            "key_tokens": int(self.state.nodes[int(row[KEY]), TOKENS]) if row[KEY] != -1 else 0,
-            "prev_block": None if prev == -1 else self.block_id(w, prev),
-        }
+def window_order(pools: Sequence[Pool]) -> list[int]:
+    """Full attention first, then sliding windows ascending."""
+    return sorted(range(len(pools)), key=lambda w: (pools[w].sliding, pools[w].window_tokens))
 
 
 def _enlarge(q: sequences.Sequences, rows: int, positions: int) -> sequences.Sequences:

@@ -13,7 +13,8 @@ another one is just computing its first new block. Adapter pages (PEFT) and enco
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from kvcache.manager import CacheRequest, KVCacheManager
+from kvcache.cache_request import CacheRequest
+from kvcache.manager import KVCacheManager
 from kvcache.schedule import same_key
 
 

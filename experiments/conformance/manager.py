@@ -9,7 +9,8 @@ from experiments.conformance.event_sight import EventSight
 from experiments.conformance.manager_sight import ManagerSight
 from experiments.conformance.pool_sight import PoolSight
 from experiments.conformance.values import UnsupportedError, tokens
-from kvcache.manager import CacheRequest
+from kvcache.cache_request import CacheRequest
+from kvcache.single_blocks import detach_block, offload_block, onboard_block, set_block_priority, truncate
 
 
 class ManagerAdapter(Adapter):
@@ -119,20 +120,20 @@ class ManagerAdapter(Adapter):
         self.manager.refresh(self.now_s)
 
     def op_set_block_priority(self, block_id: Any, priority: int) -> None:
-        self.manager.set_block_priority(self.sight.block_id(block_id), priority)
+        set_block_priority(self.manager, self.sight.block_id(block_id), priority)
 
     def op_offload_block(self, block_id: Any, transfer_mode: str = "DRAM", directory: str = "") -> None:
         _check_mode(transfer_mode)
-        self.manager.offload_block(self.sight.block_id(block_id))
+        offload_block(self.manager, self.sight.block_id(block_id))
 
     def op_onboard_block(
         self, block_id: Any, request_id: int | None = None, transfer_mode: str = "DRAM", directory: str = ""
     ) -> None:
         _check_mode(transfer_mode)
-        self.manager.onboard_block(self.sight.block_id(block_id))
+        onboard_block(self.manager, self.sight.block_id(block_id))
 
     def op_truncate_blocks(self, tokens: Any, keep: int) -> None:
-        self.manager.truncate(_tokens(tokens), keep)
+        truncate(self.manager, _tokens(tokens), keep)
 
     def op_find_blocks(self, tokens: Any, allow_partial: bool = True) -> None:
         self.result = self.manager.find_block(_tokens(tokens), allow_partial=allow_partial)
@@ -141,7 +142,7 @@ class ManagerAdapter(Adapter):
         block = self.manager.find_block(_tokens(tokens))
         if block is None:
             raise ValueError("no block is stored for these tokens")
-        self.manager.detach_block(block)
+        detach_block(self.manager, block)
 
     # ---- estimates and reports -------------------------------------------------------------------------------------
 

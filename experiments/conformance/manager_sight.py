@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from experiments.conformance.adapter import Step
 from experiments.conformance.values import CaseError, MismatchError, UnsupportedError, agrees, is_by_window
+from kvcache.inspection import check, describe
 from kvcache.tables import (
     ALLOC_TOTAL,
     COPY_COLUMNS,
@@ -168,19 +169,19 @@ class ManagerSight:
     def see_block_states(self, expected: Sequence[Mapping[str, Any]], step: Step) -> None:
         for want in expected:
             fields = {key: value for key, value in want.items() if key != "block"}
-            got = self._m.describe(self.block_id(want["block"]))
+            got = describe(self._m, self.block_id(want["block"]))
             self.fields(f"block_states[{want['block']}]", fields, {k: got[k] for k in ("primary", "prev_block")})
 
     def see_block_priorities(self, expected: Sequence[Mapping[str, Any]], step: Step) -> None:
         for want in expected:
             block = self.block_id(want["block"])
             known = 0 <= block < self.blocks(0)
-            got = self._m.describe(block)["priority"] if known else DEFAULT_PRIORITY
+            got = describe(self._m, block)["priority"] if known else DEFAULT_PRIORITY
             self._a.same(f"block_priorities[{want['block']}]", want["priority"], got)
 
     def see_queue_integrity(self, expected: bool, step: Step) -> None:
         try:
-            self._m.check()
+            check(self._m)
         except AssertionError as error:
             if expected:
                 raise MismatchError("queue_integrity", expected, str(error)) from None

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 from experiments.conformance.adapter import Adapter, Step
 from experiments.conformance.values import CaseError, MismatchError
 from kvcache.blocks import may_offload, swap_places
+from kvcache.inspection import check
 from kvcache.manager import KVCacheManager
 from kvcache.queues import claim, front, release
 from kvcache.tables import (
@@ -114,7 +115,7 @@ class PolicyAdapter(Adapter):
 
     def see_queue_integrity(self, expected: bool, step: Step) -> None:
         try:
-            self._manager.check()
+            check(self._manager)
         except AssertionError as error:
             if expected:
                 raise MismatchError("queue_integrity", expected, str(error)) from None

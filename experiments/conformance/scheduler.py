@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from experiments.conformance import world
 from experiments.conformance.adapter import Adapter, Step
 from experiments.conformance.values import MismatchError, UnsupportedError
-from kvcache.manager import CacheRequest
+from kvcache.cache_request import CacheRequest
 from kvcache.scheduler import POLICIES, first_chunk, pause
 from kvcache.tables import REUSED
 

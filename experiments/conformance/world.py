@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from experiments.conformance.values import CaseError, UnsupportedError, tokens
+from kvcache.cache_request import CacheRequest
 from kvcache.content import MultimodalItem
-from kvcache.manager import CacheRequest, KVCacheManager
+from kvcache.manager import KVCacheManager
 from kvcache.retention import KvCacheRetentionConfig, TokenRangeRetentionConfig
 from kvcache.tables import DEFAULT_OFFLOAD_MIN_PRIORITY, Pool, Settings
 

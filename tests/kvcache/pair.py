@@ -4,9 +4,12 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from kvcache.blockhash import block_hash
+from kvcache.cache_request import CacheRequest, OutOfBlocksError
 from kvcache.content import Namespace
-from kvcache.manager import CacheRequest, KVCacheManager, OutOfBlocksError
+from kvcache.inspection import check, queue_order
+from kvcache.manager import KVCacheManager
 from kvcache.retention import KvCacheRetentionConfig, TokenRangeRetentionConfig
+from kvcache.single_blocks import truncate
 from kvcache.tables import (
     ALLOC_NEW,
     ALLOC_TOTAL,
@@ -188,7 +191,7 @@ class Pair:
 
     def truncate(self, ask: Ask, keep: int) -> None:
         self.oracle.truncate(list(ask.tokens), keep, (ask.lora, ask.salt))
-        self.manager.truncate(list(ask.tokens), keep, Namespace(ask.lora, ask.salt))
+        truncate(self.manager, list(ask.tokens), keep, Namespace(ask.lora, ask.salt))
 
     def refresh(self, passed_ms: int) -> None:
         self.now_ms += passed_ms
@@ -199,9 +202,9 @@ class Pair:
 
     def compare(self) -> None:
         manager, oracle = self.manager, self.oracle
-        manager.check()
+        check(manager)
         for level in range(len(self.rules.sizes)):
-            assert manager.queue_order(0, level) == [block.id for block in oracle.order(level)]
+            assert queue_order(manager, 0, level) == [block.id for block in oracle.order(level)]
         rows = manager.state.blocks
         for block in oracle.blocks:
             row = rows[block.id]

@@ -6,9 +6,10 @@ import pytest
 
 from kvcache.blockhash import block_hash
 from kvcache.blocks import note_event
+from kvcache.cache_request import CacheRequest
 from kvcache.content import MultimodalItem
 from kvcache.events import EventManager, iterate
-from kvcache.manager import CacheRequest, KVCacheManager
+from kvcache.manager import KVCacheManager
 from kvcache.retention import KvCacheRetentionConfig, TokenRangeRetentionConfig
 from kvcache.tables import (
     EV_LEVEL,

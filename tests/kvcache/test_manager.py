@@ -6,9 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from kvcache.cache_request import CacheRequest, OutOfBlocksError
 from kvcache.content import MultimodalItem, Namespace
-from kvcache.manager import CacheRequest, KVCacheManager, OutOfBlocksError
+from kvcache.inspection import check, describe, queue_order
+from kvcache.manager import KVCacheManager
 from kvcache.retention import KvCacheRetentionConfig, TokenRangeRetentionConfig
+from kvcache.single_blocks import offload_block, onboard_block, set_block_priority, truncate
 from kvcache.tables import (
     CAUSE_0,
     CAUSES,
@@ -44,7 +47,7 @@ def run(manager: KVCacheManager, name: int, tokens: list[int], **more: Any) -> N
     request.position = len(tokens)
     manager.store_context_blocks(name)
     manager.release(name)
-    manager.check()
+    check(manager)
 
 
 class TestRefusals:
@@ -91,7 +94,7 @@ class TestRoom:
         ids = manager.block_ids(50)
         assert (len(ids), ids[0], len({b for i in [*range(9), 50] for b in manager.block_ids(i)})) == (50, 18, 68)
         assert [manager.block_ids(i) for i in range(9)] == [[2 * i, 2 * i + 1] for i in range(9)]
-        manager.check()
+        check(manager)
 
     def test_a_sequence_may_grow_past_its_announced_length(self) -> None:
         manager = new(400)
@@ -118,7 +121,7 @@ class TestFailedCalls:
         with pytest.raises(OutOfBlocksError, match=r"pool of 4 blocks.*requests \[0, 1\].*free_gpu_memory_fraction"):
             manager.add_sequence_batch([CacheRequest(0, [1] * 9), CacheRequest(1, [2] * 9)])
         assert (manager.requests, manager.num_free(0)) == ({}, 4)
-        manager.check()
+        check(manager)
         assert manager.add_sequence_batch([CacheRequest(0, [1] * 9)]) == [0]
 
     def test_what_others_would_have_matched_is_free_again(self) -> None:
@@ -127,7 +130,7 @@ class TestFailedCalls:
         with pytest.raises(OutOfBlocksError):
             manager.add_sequence_batch([CacheRequest(1, [2] * 13), CacheRequest(2, [1] * 9)])
         assert manager.num_free(0) == 4
-        manager.check()
+        check(manager)
         assert manager.add_sequence_batch([CacheRequest(2, [1] * 9)]) == [8]
 
     def test_what_a_later_request_matched_in_use_stays_in_use(self) -> None:
@@ -136,8 +139,8 @@ class TestFailedCalls:
         manager.store_context_blocks(0)
         with pytest.raises(OutOfBlocksError):
             manager.add_sequence_batch([CacheRequest(1, [2] * 13), CacheRequest(2, [1] * 5)])
-        manager.check()
-        assert manager.describe(0)["references"] == 1
+        check(manager)
+        assert describe(manager, 0)["references"] == 1
         assert manager.num_free(0) == 2
 
     def test_2025_a_batch_that_does_not_fit_ends_the_requests_before_the_one_that_failed(self) -> None:
@@ -152,17 +155,17 @@ class TestFailedCalls:
         manager.store_context_blocks(0)
         with pytest.raises(OutOfBlocksError):
             manager.add_sequence_batch([CacheRequest(1, [1, 2, 9])])
-        manager.check()
+        check(manager)
         assert manager.num_free(0) == 0
 
     def test_an_onboarding_without_a_gpu_block(self) -> None:
         manager = new(2, 2)
         run(manager, 0, [1] * 5)
         manager.add_sequence_batch([CacheRequest(1, [2] * 5)])  # pushes block 0 to the host
-        assert manager.describe(0)["level"] == 1
+        assert describe(manager, 0)["level"] == 1
         with pytest.raises(OutOfBlocksError):
             manager.add_sequence_batch([CacheRequest(2, [1] * 5)])
-        manager.check()
+        check(manager)
         manager.release(1)
         assert manager.add_sequence_batch([CacheRequest(2, [1] * 5)]) == [4]
 
@@ -171,7 +174,7 @@ class TestFailedCalls:
         with pytest.raises(OutOfBlocksError, match=r"pool of 1 blocks \(window 8\)"):
             manager.add_sequence_batch([CacheRequest(0, [1] * 12)])
         assert (manager.num_free(0), manager.num_free(1)) == (8, 1)
-        manager.check()
+        check(manager)
 
     def test_a_token_that_finds_no_block_is_not_added(self) -> None:
         manager = new(2)
@@ -190,7 +193,7 @@ class TestFailedCalls:
         assert (manager.num_free(0), manager.sequence_slots(0)) == (6, 8)
         manager.release(0)
         assert (manager.num_free(0), manager.num_free(1)) == (8, 2)
-        manager.check()
+        check(manager)
 
     def test_a_token_inside_a_block_needs_no_window_to_give_anything_back(self) -> None:
         # window 0 is full at a boundary that window 1 passes first: nothing was taken before the failure
@@ -330,7 +333,7 @@ class TestPins:
         manager.release(0)
         assert manager.num_free(0) == 5
         manager.unpin_blocks([0, 1, 2])
-        assert manager.queue_order(0, 0) == [3, 4, 5, 6, 7, 0, 1, 2]
+        assert queue_order(manager, 0, 0) == [3, 4, 5, 6, 7, 0, 1, 2]
 
     def test_pinning_holds_the_stored_block_even_if_it_is_another_sequence_s_free_one(self) -> None:
         manager = new()
@@ -338,8 +341,8 @@ class TestPins:
         manager.store_context_blocks(0)
         manager.release(0)
         assert manager.store_blocks_for_reuse(1, pin=True) == [0]
-        assert manager.describe(0)["references"] == 1
-        assert 0 not in manager.queue_order(0, 0)
+        assert describe(manager, 0)["references"] == 1
+        assert 0 not in queue_order(manager, 0, 0)
 
     def test_without_reuse_nothing_is_pinned(self) -> None:
         manager = new(enable_block_reuse=False)
@@ -351,25 +354,25 @@ class TestSingleBlocks:
     def test_a_free_block_moves_to_the_back_of_its_new_queue_and_one_in_use_only_changes(self) -> None:
         manager = new(4)
         manager.add_sequence_batch([CacheRequest(0, [1] * 4)])
-        manager.set_block_priority(2, 10)
-        manager.set_block_priority(0, 90)
-        assert manager.queue_order(0, 0) == [2, 1, 3]
-        assert manager.describe(0)["priority"] == 90
+        set_block_priority(manager, 2, 10)
+        set_block_priority(manager, 0, 90)
+        assert queue_order(manager, 0, 0) == [2, 1, 3]
+        assert describe(manager, 0)["priority"] == 90
 
     def test_an_offloaded_block_takes_the_place_of_the_next_host_victim_whose_content_is_gone(self) -> None:
         manager = new(4, 1)
         run(manager, 0, [1] * 5)
         run(manager, 1, [2] * 5)
-        manager.offload_block(int(manager.find_block([1] * 4) or 0))
+        offload_block(manager, int(manager.find_block([1] * 4) or 0))
         one = manager.find_block([1] * 4)
         assert one is not None
-        assert manager.describe(one)["level"] == 1
-        manager.offload_block(int(manager.find_block([2] * 4) or 0))
-        manager.check()
+        assert describe(manager, one)["level"] == 1
+        offload_block(manager, int(manager.find_block([2] * 4) or 0))
+        check(manager)
         assert manager.find_block([1] * 4) is None
         two = manager.find_block([2] * 4)
         assert two is not None
-        assert manager.describe(two)["level"] == 1
+        assert describe(manager, two)["level"] == 1
         assert [row[0] for row in manager.take_copies().tolist()] == [0, 0]
 
     def test_a_block_in_use_can_be_offloaded_and_onboarded(self) -> None:
@@ -377,29 +380,29 @@ class TestSingleBlocks:
         manager.add_sequence_batch([CacheRequest(0, [1] * 5)])
         manager.store_context_blocks(0)
         manager.flush_events()
-        manager.offload_block(0)
-        assert (manager.describe(0)["level"], manager.describe(0)["references"]) == (1, 1)
-        manager.onboard_block(0)
-        assert manager.describe(0)["level"] == 0
+        offload_block(manager, 0)
+        assert (describe(manager, 0)["level"], describe(manager, 0)["references"]) == (1, 1)
+        onboard_block(manager, 0)
+        assert describe(manager, 0)["level"] == 0
         levels = [e["data"]["cache_level"] for e in manager.flush_events()]
         assert [(x["old_value"], x["new_value"]) for x in levels] == [(0, 1), (1, 0)]
-        manager.check()
+        check(manager)
 
     def test_a_block_without_content_moves_without_an_event(self) -> None:
         manager = new(4, 1)
         manager.flush_events()
-        manager.offload_block(0)
+        offload_block(manager, 0)
         assert manager.flush_events() == []
-        assert manager.queue_order(0, 1) == [0]
-        assert manager.queue_order(0, 0) == [1, 2, 3, 4]
+        assert queue_order(manager, 0, 1) == [0]
+        assert queue_order(manager, 0, 0) == [1, 2, 3, 4]
 
     def test_offloading_needs_a_gpu_block_and_a_free_host_block(self) -> None:
         manager = new(4, 0)
         run(manager, 0, [1] * 5)
-        manager.offload_block(0)
-        assert manager.describe(0)["level"] == 0
+        offload_block(manager, 0)
+        assert describe(manager, 0)["level"] == 0
         manager = new(4, 2)
-        manager.offload_block(4)
+        offload_block(manager, 4)
         assert len(manager.take_copies()) == 0
 
     def test_a_free_host_block_is_not_the_victim_of_its_own_onboarding(self) -> None:
@@ -408,11 +411,11 @@ class TestSingleBlocks:
         run(manager, 1, [2] * 8)
         one = manager.find_block([1] * 4)
         assert one is not None
-        assert manager.describe(one)["level"] == 1
-        manager.onboard_block(one)
-        manager.check()
-        assert manager.describe(one) | {"level": 0, "attached": True} == manager.describe(one)
-        assert manager.queue_order(0, 0)[-1] == one
+        assert describe(manager, one)["level"] == 1
+        onboard_block(manager, one)
+        check(manager)
+        assert describe(manager, one) | {"level": 0, "attached": True} == describe(manager, one)
+        assert queue_order(manager, 0, 0)[-1] == one
 
     def test_onboarding_without_a_free_gpu_block_fails_and_keeps_the_block(self) -> None:
         manager = new(2, 1)
@@ -421,14 +424,14 @@ class TestSingleBlocks:
         one = manager.find_block([1] * 4)
         assert one is not None
         with pytest.raises(OutOfBlocksError, match=f"onboard block {one}"):
-            manager.onboard_block(one)
-        manager.check()
+            onboard_block(manager, one)
+        check(manager)
         assert manager.find_block([1] * 4) == one
 
     def test_onboarding_a_gpu_block_changes_nothing(self) -> None:
         manager = new(2, 1)
-        manager.onboard_block(1)
-        assert (manager.queue_order(0, 0), len(manager.take_copies())) == ([0, 1], 0)
+        onboard_block(manager, 1)
+        assert (queue_order(manager, 0, 0), len(manager.take_copies())) == ([0, 1], 0)
 
 
 class TestTruncation:
@@ -438,24 +441,24 @@ class TestTruncation:
         manager = new()
         run(manager, 0, [1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3, 0])
         run(manager, 1, [1, 1, 1, 1, 4, 4, 4, 4, 0])
-        manager.truncate([1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3], 0)
+        truncate(manager, [1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3], 0)
         assert manager.find_block([1] * 4) == 0
         assert manager.find_block([1, 1, 1, 1, 4, 4, 4, 4]) is not None
         assert manager.find_block([1, 1, 1, 1, 2, 2, 2, 2]) is None
-        assert manager.queue_order(0, 0)[:2] == [1, 2]
+        assert queue_order(manager, 0, 0)[:2] == [1, 2]
 
     @pytest.mark.parametrize(("keep", "left"), [(0, [0, None, None]), (4, [0, 1, None]), (7, [0, 1, None])])
     def test_the_block_at_the_border_stays(self, keep: int, left: list[int | None]) -> None:
         manager = new()
         run(manager, 0, [1] * 13)
-        manager.truncate([1] * 12, keep)
+        truncate(manager, [1] * 12, keep)
         assert [manager.find_block([1] * n) for n in (4, 8, 12)] == left
 
     def test_a_short_block_that_begins_the_truncated_one_goes_too_and_is_told(self) -> None:
         manager = new()
         run(manager, 0, [1, 1, 1, 1, 2, 2, 0])  # stored short: 2, 2
         manager.flush_events()
-        manager.truncate([1, 1, 1, 1, 2, 2, 2, 2], 0)
+        truncate(manager, [1, 1, 1, 1, 2, 2, 2, 2], 0)
         assert manager.find_block([1, 1, 1, 1, 2, 2]) is None
         assert [e["data"]["type"] for e in manager.flush_events()] == ["removed"]
 
@@ -463,7 +466,7 @@ class TestTruncation:
         manager = new(12)
         run(manager, 0, [1] * 13)
         run(manager, 1, [1, 1, 1, 1, 1, 2, 2, 2, 0])
-        manager.truncate([1] * 8, 0)
+        truncate(manager, [1] * 8, 0)
         assert manager.find_block([1] * 8) == 1
         assert manager.find_block([1, 1, 1, 1, 1, 2, 2, 2]) is not None
 
@@ -471,13 +474,13 @@ class TestTruncation:
         manager = new()
         manager.add_sequence_batch([CacheRequest(0, [1] * 9)])
         manager.store_context_blocks(0)
-        manager.truncate([1] * 8, 0)
-        assert (manager.describe(1)["attached"], manager.describe(1)["references"]) == (False, 1)
+        truncate(manager, [1] * 8, 0)
+        assert (describe(manager, 1)["attached"], describe(manager, 1)["references"]) == (False, 1)
 
     def test_both_windows_forget(self) -> None:
         manager = two_windows()
         run(manager, 0, [1] * 8)
-        manager.truncate([1] * 7, 0)
+        truncate(manager, [1] * 7, 0)
         assert [manager.find_block([1] * 7, w) for w in (0, 1)] == [None, None]
 
 
@@ -489,9 +492,9 @@ class TestClock:
         manager.set_time(1.0)
         manager.release(0)
         manager.refresh(1.099)
-        assert manager.describe(0)["priority"] == 90
+        assert describe(manager, 0)["priority"] == 90
         manager.refresh(1.1)
-        assert manager.describe(0)["priority"] == 35
+        assert describe(manager, 0)["priority"] == 35
 
 
 class TestWindows:
@@ -499,7 +502,7 @@ class TestWindows:
         manager = two_windows(full=8, small=4)
         manager.add_sequence_batch([CacheRequest(0, [1] * 9)])
         assert (manager.block_ids(0, 0), manager.block_ids(0, 1)) == ([0, 1, 2], [0, 1, 2])
-        assert manager.describe(1, 1)["references"] == 1
+        assert describe(manager, 1, 1)["references"] == 1
         assert (manager.num_free(0), manager.num_free(1)) == (5, 1)
 
     def test_a_window_keeps_what_it_left_behind_in_the_tree(self) -> None:
@@ -510,7 +513,7 @@ class TestWindows:
         assert manager.front_blocks_removed(0, 1) == 1
         assert manager.block_ids(0, 1) == [0, 1, 2]
         assert manager.find_block([1] * 4, 1) == 8
-        assert manager.queue_order(1, 0)[-1] == 0
+        assert queue_order(manager, 1, 0)[-1] == 0
 
     def test_a_placeholder_is_passed_over_when_the_window_slides(self) -> None:
         manager = two_windows()
@@ -530,7 +533,7 @@ class TestWindows:
         assert manager.front_blocks_removed(0, 1) == 1
         manager.remove_slots(0, 12)
         assert (manager.num_free(0), manager.num_free(1)) == (8, 8)
-        manager.check()
+        check(manager)
 
     def test_rewinding_gives_back_the_blocks_of_both_windows(self) -> None:
         manager = two_windows()
@@ -555,20 +558,20 @@ class TestCheck:
     def test_a_broken_row_is_noticed(self, row: int, column: int, value: int, complaint: str) -> None:
         manager = new()
         run(manager, 0, [1] * 5)
-        manager.check()
+        check(manager)
         manager.state.blocks[row, column] = value
         with pytest.raises(AssertionError, match=complaint):
-            manager.check()
+            check(manager)
 
     def test_a_wrong_free_count_is_noticed(self) -> None:
         manager = new()
         manager.state.tier[0, 0, T_FREE] = 3
         with pytest.raises(AssertionError, match="free count differs from the queues"):
-            manager.check()
+            check(manager)
 
     def test_a_description_names_the_predecessor_in_the_tree(self) -> None:
         manager = new()
         run(manager, 0, [1] * 9)
-        assert [manager.describe(b)["prev_block"] for b in (0, 1, 2)] == [None, 0, None]
-        assert manager.describe(1) | {"primary": True, "key_tokens": 4} == manager.describe(1)
+        assert [describe(manager, b)["prev_block"] for b in (0, 1, 2)] == [None, 0, None]
+        assert describe(manager, 1) | {"primary": True, "key_tokens": 4} == describe(manager, 1)
         assert np.array_equal(manager.state.blocks[:2, LEVEL], [0, 0])

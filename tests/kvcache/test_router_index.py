@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kvcache.manager import CacheRequest, KVCacheManager
+from kvcache.cache_request import CacheRequest
+from kvcache.manager import KVCacheManager
 from kvcache.retention import KvCacheRetentionConfig, TokenRangeRetentionConfig
 from kvcache.router_index import RouterIndex
 from kvcache.tables import LEVEL, NODE, PRIORITY, Pool, Settings

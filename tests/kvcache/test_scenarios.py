@@ -11,8 +11,11 @@ import pytest
 
 from kvcache import sequences
 from kvcache.blockhash import block_hash
-from kvcache.manager import CacheRequest, KVCacheManager, OutOfBlocksError
+from kvcache.cache_request import CacheRequest, OutOfBlocksError
+from kvcache.inspection import check, describe, queue_order
+from kvcache.manager import KVCacheManager
 from kvcache.retention import KvCacheRetentionConfig, TokenRangeRetentionConfig
+from kvcache.single_blocks import detach_block, truncate
 from kvcache.tables import KEY, NODE, PARENT, Pool, Settings
 
 
@@ -35,7 +38,7 @@ def run(manager: KVCacheManager, name: int, tokens: list[int], **more: Any) -> i
     request.position = len(tokens)
     manager.store_context_blocks(name)
     manager.release(name)
-    manager.check()
+    check(manager)
     return reused
 
 
@@ -48,7 +51,7 @@ def cached(manager: KVCacheManager, *letters: int) -> int:
 
 def level_of(manager: KVCacheManager, *letters: int) -> int | None:
     block = manager.find_block(full_blocks(*letters)[:-1])
-    return None if block is None else int(manager.describe(block)["level"])
+    return None if block is None else int(describe(manager, block)["level"])
 
 
 def per_block(*priorities: int) -> KvCacheRetentionConfig:
@@ -67,7 +70,7 @@ class TestR1PrefixOfLowerPriorityThanItsSuffix:
         run(manager, 0, full_blocks(1, 2, 3), retention=per_block(10, 10, 50))
         manager.flush_events()
         manager.add_sequence_batch([CacheRequest(1, [9] * 4 * taken)])
-        manager.check()
+        check(manager)
         return manager
 
     def test_2026_the_prefix_is_dropped_first_and_its_suffix_stays_attached(self) -> None:
@@ -154,7 +157,7 @@ class TestR10AWindowThatLostItsTail:
         assert cached(manager, 1, 2, 3, 4) == 16
         last = manager.find_block(full_blocks(1, 2, 3, 4)[:-1], 1)
         assert last is not None
-        manager.detach_block(last)
+        detach_block(manager, last)
         assert cached(manager, 1, 2, 3, 4) == 0
 
 
@@ -179,7 +182,7 @@ class TestR12TailsBeforeHeads:
     def test_of_two_windows_freed_together_each_loses_its_tail_first(self) -> None:
         manager = KVCacheManager([Pool(64, (4, 0)), Pool(32, (4, 0), sliding=True)], Settings(tokens_per_block=4))
         run(manager, 0, full_blocks(1, 2, 3))
-        assert [manager.queue_order(w, 0) for w in (0, 1)] == [[3, 2, 1, 0], [3, 2, 1, 0]]
+        assert [queue_order(manager, w, 0) for w in (0, 1)] == [[3, 2, 1, 0], [3, 2, 1, 0]]
 
 
 class TestR13ATailYoungerThanItsHead:
@@ -205,7 +208,7 @@ class TestR14BlocksWithoutContentGoFirst:
     def test_with_the_july_rule_an_unstored_tail_is_taken_even_before_unused_blocks(self) -> None:
         manager = new(5, detached_first=True)
         run(manager, 0, full_blocks(1, 2))  # block 2 holds no key
-        assert manager.queue_order(0, 0) == [2, 3, 4, 1, 0]
+        assert queue_order(manager, 0, 0) == [2, 3, 4, 1, 0]
 
 
 class TestR15TheSecondTurn:
@@ -233,9 +236,9 @@ class TestR16ALookupWithoutAHit:
         manager = new(4, 4, 4)
         run(manager, 0, full_blocks(1, 2, 3))
         run(manager, 1, full_blocks(4, 5, 6))
-        before = [manager.queue_order(0, level) for level in range(3)]
+        before = [queue_order(manager, 0, level) for level in range(3)]
         manager.analyze_prefix_reuse(CacheRequest(2, full_blocks(7, 8, 9, 10)))
-        assert [manager.queue_order(0, level) for level in range(3)] == before
+        assert [queue_order(manager, 0, level) for level in range(3)] == before
         assert manager.add_sequence_batch([CacheRequest(2, [7])]) == [0]
         assert level_of(manager, 1) == 1
 
@@ -268,7 +271,7 @@ class TestR22LocksAndUnlocks:
         for ids in held:
             assert manager.num_free(0) == 4
             manager.unpin_blocks(ids)
-            manager.check()
+            check(manager)
         assert manager.num_free(0) == 6
         with pytest.raises(ValueError, match="no reference to give back"):
             manager.unpin_blocks(held[0])
@@ -277,14 +280,14 @@ class TestR22LocksAndUnlocks:
 class TestR23ASaltedBranchIsRemoved:
     def test_truncation_of_an_empty_or_salted_tree_returns(self) -> None:
         manager = new(4)
-        manager.truncate([1] * 8, 0)
+        truncate(manager, [1] * 8, 0)
         manager.add_sequence_batch([CacheRequest(0, [1] * 9, cache_salt=5)])
         manager.requests[0].position = 9
         namespace = manager.requests[0].namespace
         manager.release(0)
-        manager.truncate([1] * 8, 0)  # another namespace: nothing happens
+        truncate(manager, [1] * 8, 0)  # another namespace: nothing happens
         assert int((manager.state.blocks[:4, NODE] != -1).sum()) == 2
-        manager.truncate([1] * 8, 0, namespace)
+        truncate(manager, [1] * 8, 0, namespace)
         assert int((manager.state.blocks[:4, NODE] != -1).sum()) == 1  # the block at the border stays
 
 

@@ -4,8 +4,10 @@ from typing import Any
 
 import pytest
 
-from kvcache.manager import CacheRequest, KVCacheManager
+from kvcache.cache_request import CacheRequest
+from kvcache.manager import KVCacheManager
 from kvcache.schedule import remaining_blocks, same_key, window_reach
+from kvcache.single_blocks import detach_block
 from kvcache.tables import Pool, Settings
 
 
@@ -45,13 +47,13 @@ class TestPrefixReuse:
     def test_a_gap_ends_the_walk_in_full_attention(self) -> None:
         manager = new()
         cached(manager, list(range(13)))
-        manager.detach_block(int(manager.find_block(list(range(8))) or 0))
+        detach_block(manager, int(manager.find_block(list(range(8))) or 0))
         assert manager.analyze_prefix_reuse(CacheRequest(1, list(range(13)))).reusable_all == 1
 
     def test_a_gap_in_a_sliding_window_is_passed_once_a_whole_window_follows(self) -> None:
         manager = sliding(chunk=64)
         cached(manager, list(range(17)))
-        manager.detach_block(int(manager.find_block(list(range(4))) or 0))
+        detach_block(manager, int(manager.find_block(list(range(4))) or 0))
         counts = [manager.analyze_prefix_reuse(CacheRequest(1, list(range(n)))).reusable_all for n in (4, 8, 12, 16)]
         assert counts == [0, 0, 2, 3]
 

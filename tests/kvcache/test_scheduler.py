@@ -2,7 +2,8 @@
 
 import pytest
 
-from kvcache.manager import CacheRequest, KVCacheManager
+from kvcache.cache_request import CacheRequest
+from kvcache.manager import KVCacheManager
 from kvcache.scheduler import POLICIES, first_chunk
 from kvcache.tables import Pool, Settings
 

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvcache.manager import CacheRequest, KVCacheManager
+from kvcache.cache_request import CacheRequest
+from kvcache.manager import KVCacheManager
 from kvcache.request import Requests
 from kvcache.retention import KvCacheRetentionConfig, TokenRangeRetentionConfig
 from kvcache.tables import (

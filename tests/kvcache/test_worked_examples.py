@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 
 from kvcache.blockhash import MultimodalEntry, block_hash
-from kvcache.manager import CacheRequest, KVCacheManager
+from kvcache.cache_request import CacheRequest
+from kvcache.inspection import check, describe, queue_order
+from kvcache.manager import KVCacheManager
 from kvcache.retention import KvCacheRetentionConfig, TokenRangeRetentionConfig
+from kvcache.single_blocks import detach_block, onboard_block
 from kvcache.tables import ALLOC_NEW, ALLOC_TOTAL, FULL_REUSED, MISSED, PARTIAL_REUSED, REUSED, Pool, Settings
 
 
@@ -29,16 +32,16 @@ def run(manager: KVCacheManager, name: int, tokens: list[int], **more: Any) -> l
     manager.requests[name].position = len(tokens)
     manager.store_context_blocks(name)
     manager.release(name)
-    manager.check()
+    check(manager)
     return ids
 
 
 def gpu(manager: KVCacheManager) -> list[int]:
-    return manager.queue_order(0, 0)
+    return queue_order(manager, 0, 0)
 
 
 def host(manager: KVCacheManager) -> list[int]:
-    return manager.queue_order(0, 1)
+    return queue_order(manager, 0, 1)
 
 
 def said(manager: KVCacheManager) -> list[tuple[str, int]]:
@@ -65,16 +68,16 @@ class TestReleaseOrder:
         manager = new(6)
         prompt = list(range(100, 110))
         assert add(manager, 0, prompt) == [0, 1, 2]
-        assert [manager.describe(b)["key_tokens"] for b in (0, 1, 2)] == [4, 4, 1]
+        assert [describe(manager, b)["key_tokens"] for b in (0, 1, 2)] == [4, 4, 1]
         manager.store_context_blocks(0)
-        assert [manager.describe(b)["attached"] for b in (0, 1, 2)] == [True, True, False]
+        assert [describe(manager, b)["attached"] for b in (0, 1, 2)] == [True, True, False]
         manager.add_tokens(0, [1, 2])
         assert manager.block_ids(0) == [0, 1, 2]
         manager.add_tokens(0, [3])
         assert manager.block_ids(0) == [0, 1, 2, 3]
         manager.release(0)
-        assert manager.describe(2) | {"key_tokens": 4, "attached": True} == manager.describe(2)
-        assert not manager.describe(3)["attached"]
+        assert describe(manager, 2) | {"key_tokens": 4, "attached": True} == describe(manager, 2)
+        assert not describe(manager, 3)["attached"]
         assert gpu(manager) == [4, 5, 3, 2, 1, 0]
 
 
@@ -97,14 +100,14 @@ class TestDuplicates:
         assert gpu(manager) == [2, 1, 0, 5, 4, 3]
         assert add(manager, 2, [50] * 13) == [2, 6, 7, 5]
         assert copies(manager) == [("offload", 1, 0, 0), ("offload", 0, 1, 0)]
-        assert [manager.describe(b)["level"] for b in (0, 1)] == [1, 1]
+        assert [describe(manager, b)["level"] for b in (0, 1)] == [1, 1]
 
     def test_with_the_july_rule_the_duplicates_go_to_the_host_and_the_prefix_stays(self) -> None:
         manager = self.twins(detached_first=True)
         assert gpu(manager) == [3, 4, 5, 2, 1, 0]
         assert add(manager, 2, [50] * 13) == [6, 7, 5, 2]
         assert copies(manager) == [("offload", 3, 0, 0), ("offload", 4, 1, 0)]
-        assert [manager.describe(b)["level"] for b in (0, 1)] == [0, 0]
+        assert [describe(manager, b)["level"] for b in (0, 1)] == [0, 0]
 
     @pytest.mark.parametrize("detached_first", [False, True])
     def test_a_block_with_an_empty_key_counts_as_new_and_is_not_offloaded(self, detached_first: bool) -> None:
@@ -137,7 +140,7 @@ class TestEmptiedHostSlot:
         assert manager.add_sequence_batch([CacheRequest(3, list(range(200, 209)))]) == [8]
         assert manager.block_ids(3)[:2] == [3, 2]
         assert (gpu(manager), host(manager)) == ([5], [6, 0, 4])
-        assert not manager.describe(0)["attached"]
+        assert not describe(manager, 0)["attached"]
         assert ("removed", block_hash([100, 101, 102, 103]) % 10_000) in said(manager)
 
     def test_a_slot_returned_to_the_front_is_used_again_and_the_older_block_survives(self) -> None:
@@ -145,7 +148,7 @@ class TestEmptiedHostSlot:
         assert manager.add_sequence_batch([CacheRequest(3, list(range(200, 209)))]) == [8]
         assert manager.block_ids(3)[:2] == [3, 2]
         assert (gpu(manager), host(manager)) == ([5], [0, 6, 4])
-        assert manager.describe(0)["attached"]
+        assert describe(manager, 0)["attached"]
 
     @pytest.mark.parametrize(("front", "priority"), [(False, 35), (True, 0)])
     def test_the_emptied_slot_gets_the_lowest_priority_only_with_the_front_rule(
@@ -154,10 +157,10 @@ class TestEmptiedHostSlot:
         manager = new(3, 2, emptied_host_slot_front=front)
         run(manager, 0, [1] * 4)
         run(manager, 1, [2] * 12)  # pushes block 0 to the host
-        assert manager.describe(0)["level"] == 1
-        manager.onboard_block(0)
-        emptied = [block for block in host(manager) if not manager.describe(block)["attached"]]
-        assert [manager.describe(block)["priority"] for block in emptied] == [priority]
+        assert describe(manager, 0)["level"] == 1
+        onboard_block(manager, 0)
+        emptied = [block for block in host(manager) if not describe(manager, block)["attached"]]
+        assert [describe(manager, block)["priority"] for block in emptied] == [priority]
 
 
 class TestThreePartialMatches:
@@ -165,12 +168,12 @@ class TestThreePartialMatches:
         manager = new(10)
         manager.add_sequence_batch([CacheRequest(0, [1, 2, 3, 4, 5, 6, 7])])
         manager.release(0)
-        assert manager.describe(1)["key_tokens"] == 2
+        assert describe(manager, 1)["key_tokens"] == 2
         batch = [[1, 2, 3, 4, 5, 6, 9, 9], [1, 2, 3, 4, 5, 6, 8, 8], [1, 2, 3, 4, 5, 9, 9, 9]]
         assert manager.add_sequence_batch([CacheRequest(i + 1, tokens) for i, tokens in enumerate(batch)]) == [6, 6, 5]
         assert [manager.block_ids(name) for name in (1, 2, 3)] == [[0, 2], [0, 3], [0, 1]]
         assert copies(manager) == [("copy", 1, 2, 2), ("copy", 1, 3, 2)]
-        assert not manager.describe(1)["attached"]
+        assert not describe(manager, 1)["attached"]
         stats = manager.state.stats[0]
         assert (stats[REUSED], stats[FULL_REUSED], stats[PARTIAL_REUSED], stats[MISSED]) == (6, 3, 3, 2)
 
@@ -204,7 +207,7 @@ class TestThreePartialMatches:
         ])
         assert (manager.block_ids(1), manager.block_ids(2)) == ([0, 3], [0, 1, 4])
         assert copies(manager) == [("copy", 1, 3, 2)]
-        assert manager.describe(1)["attached"]
+        assert describe(manager, 1)["attached"]
 
     def test_after_a_full_match_a_partial_one_in_the_same_batch_copies(self) -> None:
         manager = new(10)
@@ -224,13 +227,13 @@ class TestExpiry:
         run(manager, 0, [1, 2, 3, 4, 5], retention=KvCacheRetentionConfig(ranges))
         assert gpu(manager) == [0, 2, 3, 1]
         manager.refresh(0.049)
-        assert [manager.describe(b)["priority"] for b in range(4)] == [10, 90, 35, 35]
+        assert [describe(manager, b)["priority"] for b in range(4)] == [10, 90, 35, 35]
         manager.refresh(0.060)
         assert gpu(manager) == [0, 2, 3, 1]
-        assert [manager.describe(b)["priority"] for b in range(4)] == [10, 35, 35, 35]
+        assert [describe(manager, b)["priority"] for b in range(4)] == [10, 35, 35, 35]
         manager.refresh(0.100)
         assert gpu(manager) == [2, 3, 1, 0]
-        assert [manager.describe(b)["priority"] for b in range(4)] == [35, 35, 35, 35]
+        assert [describe(manager, b)["priority"] for b in range(4)] == [35, 35, 35, 35]
 
     def test_two_blocks_due_at_the_same_time_go_back_by_id(self) -> None:
         manager = new(4)
@@ -247,13 +250,13 @@ class TestExpiry:
         manager.refresh(1.0)
         manager.release(0)
         manager.refresh(1.049)
-        assert manager.describe(0)["priority"] == 90
+        assert describe(manager, 0)["priority"] == 90
         add(manager, 1, [1, 2, 3, 4, 5], retention=retention)
         manager.refresh(2.0)
-        assert manager.describe(0)["priority"] == 90
+        assert describe(manager, 0)["priority"] == 90
         manager.release(1)
         manager.refresh(2.05)
-        assert manager.describe(0)["priority"] == 35
+        assert describe(manager, 0)["priority"] == 35
 
 
 class TestHashes:
@@ -358,7 +361,7 @@ class TestPartialMatches:
         manager = new(8)
         run(manager, 0, list(range(9)))
         manager.add_sequence_batch([CacheRequest(1, [0, 1, 9, 9]), CacheRequest(2, list(range(9)))])
-        manager.check()
+        check(manager)
         assert (manager.block_ids(1), manager.block_ids(2)) == ([3], [0, 1, 4])
         assert gpu(manager) == [5, 6, 7, 2]
 
@@ -398,14 +401,14 @@ class TestOffload:
         block = manager.find_block([1, 2, 3, 4])
         assert (block is not None) == kept
         if block is not None:
-            assert manager.describe(block)["level"] == 1
+            assert describe(manager, block)["level"] == 1
 
     def test_the_host_victim_is_chosen_by_its_own_priority_only(self) -> None:
         # a host block of priority 90 is dropped for a GPU block of priority 35 if nothing lower is on the host
         manager = new(2, 1)
         run(manager, 0, [1, 2, 3, 4, 5], retention=KvCacheRetentionConfig([TokenRangeRetentionConfig(0, None, 90)]))
         run(manager, 1, [5] * 8)
-        assert manager.describe(0) | {"level": 1, "priority": 90} == manager.describe(0)
+        assert describe(manager, 0) | {"level": 1, "priority": 90} == describe(manager, 0)
         run(manager, 2, [6] * 8)
         assert manager.find_block([1, 2, 3, 4]) is None
 
@@ -414,9 +417,9 @@ class TestOffload:
         retention = KvCacheRetentionConfig([TokenRangeRetentionConfig(0, None, 30, 50)])
         run(manager, 0, [1, 2, 3, 4, 5], retention=retention)
         run(manager, 1, [9, 9, 9, 9, 9])
-        assert manager.describe(0)["level"] == 1
+        assert describe(manager, 0)["level"] == 1
         manager.refresh(10.0)
-        assert manager.describe(0)["priority"] == 30
+        assert describe(manager, 0)["priority"] == 30
 
     def test_without_onboarding_nothing_is_offloaded(self) -> None:
         manager = new(2, 2, onboard_blocks=False)
@@ -433,7 +436,7 @@ class TestDiskTier:
             manager.add_sequence_batch([CacheRequest(name, [name] * 4)])
             manager.release(name)
         assert copies(manager) == [("offload", 0, 0, 0), ("disk write", 0, 0, 0), ("offload", 0, 0, 0)]
-        assert [manager.describe(int(manager.find_block([n] * 3) or 0))["level"] for n in range(3)] == [2, 1, 0]
+        assert [describe(manager, int(manager.find_block([n] * 3) or 0))["level"] for n in range(3)] == [2, 1, 0]
 
     @pytest.mark.parametrize(("threshold", "level"), [(35, 2), (36, None)])
     def test_a_host_victim_below_the_cold_threshold_is_dropped(self, threshold: int, level: int | None) -> None:
@@ -442,7 +445,7 @@ class TestDiskTier:
             manager.add_sequence_batch([CacheRequest(name, [name] * 4)])
             manager.release(name)
         block = manager.find_block([0] * 3)
-        assert (None if block is None else manager.describe(block)["level"]) == level
+        assert (None if block is None else describe(manager, block)["level"]) == level
         assert [c[0] for c in copies(manager)].count("disk write") == (level is not None)
 
     def test_a_block_on_disk_is_read_straight_to_the_gpu(self) -> None:
@@ -451,7 +454,7 @@ class TestDiskTier:
             manager.add_sequence_batch([CacheRequest(name, [name] * 4)])
             manager.release(name)
         manager.take_copies()
-        assert manager.describe(int(manager.find_block([0] * 3) or 0))["level"] == 2
+        assert describe(manager, int(manager.find_block([0] * 3) or 0))["level"] == 2
         assert manager.add_sequence_batch([CacheRequest(9, [0] * 4)]) == [3]
         assert copies(manager)[-1][0] == "disk read"
 
@@ -470,7 +473,7 @@ class TestEvictingAPrefix:
 
     def test_2026_the_descendants_stay_and_match_again_once_the_hole_is_filled(self) -> None:
         manager = self.chain()
-        assert [manager.describe(b)["attached"] for b in (1, 2)] == [True, True]
+        assert [describe(manager, b)["attached"] for b in (1, 2)] == [True, True]
         manager.release(1)
         assert manager.add_sequence_batch([CacheRequest(2, list(range(5)))]) == [0]
         manager.store_context_blocks(2)
@@ -479,7 +482,7 @@ class TestEvictingAPrefix:
 
     def test_2025_the_descendants_are_detached_without_events(self) -> None:
         manager = self.chain(evict_descendants=True)
-        assert [manager.describe(b)["attached"] for b in (1, 2)] == [False, False]
+        assert [describe(manager, b)["attached"] for b in (1, 2)] == [False, False]
 
     def test_a_child_of_an_evicted_block_leaves_without_an_event(self) -> None:
         manager = self.chain()
@@ -498,14 +501,14 @@ class TestRetention:
         run(manager, 0, [1, 2, 3, 4, 5], retention=retention)
         run(manager, 1, [1, 2, 3, 4, 5])
         manager.refresh(9.0)
-        assert manager.describe(0)["priority"] == 90
+        assert describe(manager, 0)["priority"] == 90
 
     def test_the_newest_request_wins_downwards_too_and_says_so(self) -> None:
         manager = new(4)
         run(manager, 0, [1, 2, 3, 4, 5], retention=KvCacheRetentionConfig([TokenRangeRetentionConfig(0, None, 90)]))
         manager.flush_events()
         add(manager, 1, [1, 2, 3, 4, 5], retention=KvCacheRetentionConfig([TokenRangeRetentionConfig(0, None, 5)]))
-        assert manager.describe(0)["priority"] == 5
+        assert describe(manager, 0)["priority"] == 5
         (event,) = [e["data"] for e in manager.flush_events()]
         assert event["priority"] == {"type": "event_diff", "old_value": 90, "new_value": 5}
         assert (event["block_hash"], event["cache_level"]) == (block_hash([1, 2, 3, 4]), None)
@@ -515,26 +518,26 @@ class TestRetention:
         retention = KvCacheRetentionConfig([], decode_retention_priority=7, decode_duration_ms=10)
         add(manager, 0, [1, 2, 3, 4], retention=retention)
         manager.add_tokens(0, [5])
-        assert [manager.describe(b)["priority"] for b in (0, 1)] == [35, 7]
+        assert [describe(manager, b)["priority"] for b in (0, 1)] == [35, 7]
         manager.release(0)
         manager.refresh(0.01)
-        assert manager.describe(1)["priority"] == 35
+        assert describe(manager, 1)["priority"] == 35
 
     def test_a_copy_of_a_block_in_use_inherits_its_priority(self) -> None:
         manager = new(6)
         add(manager, 0, [1, 2, 3, 4, 5], retention=KvCacheRetentionConfig([TokenRangeRetentionConfig(0, None, 80)]))
         manager.store_context_blocks(0)
         copy = add(manager, 1, [1, 2, 9, 9], retention=KvCacheRetentionConfig([TokenRangeRetentionConfig(0, None, 5)]))
-        assert manager.describe(int(copy[0] or 0))["priority"] == 80
-        assert manager.describe(0)["priority"] == 80
+        assert describe(manager, int(copy[0] or 0))["priority"] == 80
+        assert describe(manager, 0)["priority"] == 80
 
     def test_a_copy_of_a_free_inner_block_takes_the_new_priority_and_so_does_the_source(self) -> None:
         manager = new(6)
         retention = KvCacheRetentionConfig([TokenRangeRetentionConfig(0, None, 80)])
         run(manager, 0, list(range(9)), retention=retention)
         copy = add(manager, 1, [0, 1, 9, 9], retention=KvCacheRetentionConfig([TokenRangeRetentionConfig(0, None, 5)]))
-        assert manager.describe(int(copy[0] or 0))["priority"] == 5
-        assert manager.describe(0)["priority"] == 5
+        assert describe(manager, int(copy[0] or 0))["priority"] == 5
+        assert describe(manager, 0)["priority"] == 5
 
 
 class TestStoring:
@@ -544,26 +547,26 @@ class TestStoring:
         request = manager.requests[0]
         request.position = 8
         manager.store_context_blocks(0)
-        assert [manager.describe(b)["attached"] for b in range(3)] == [True, False, False]
+        assert [describe(manager, b)["attached"] for b in range(3)] == [True, False, False]
         request.position = 12
         manager.store_context_blocks(0)
-        assert [manager.describe(b)["attached"] for b in range(3)] == [True, True, False]
+        assert [describe(manager, b)["attached"] for b in range(3)] == [True, True, False]
 
     def test_an_occupied_position_stays_and_the_blocks_behind_it_are_stored(self) -> None:
         manager = new(8)
         manager.add_sequence_batch([CacheRequest(0, list(range(5))), CacheRequest(1, list(range(9)))])
         manager.store_context_blocks(0)
         manager.store_context_blocks(1)
-        assert [manager.describe(b)["attached"] for b in (0, 2, 3)] == [True, False, True]
-        assert manager.describe(3)["prev_block"] == 0
+        assert [describe(manager, b)["attached"] for b in (0, 2, 3)] == [True, False, True]
+        assert describe(manager, 3)["prev_block"] == 0
 
     def test_the_store_of_a_cancelled_prefill_stops_at_what_was_computed(self) -> None:
         manager = new(6)
         add(manager, 0, list(range(12)))
         manager.requests[0].position = 6
         manager.release(0)
-        assert [manager.describe(b)["key_tokens"] for b in range(2)] == [4, 1]
-        assert [manager.describe(b)["attached"] for b in range(3)] == [True, True, False]
+        assert [describe(manager, b)["key_tokens"] for b in range(2)] == [4, 1]
+        assert [describe(manager, b)["attached"] for b in range(3)] == [True, True, False]
 
     def test_pinned_blocks_survive_the_release_and_a_full_pool(self) -> None:
         manager = new(4)
@@ -617,7 +620,7 @@ class TestSlidingWindow:
         run(manager, 0, [*range(12), 99])
         first = manager.find_block([0, 1, 2, 3])
         assert first is not None
-        manager.detach_block(first)
+        detach_block(manager, first)
         # gap at 0..3: 8 tokens matched are not gap end + 8 = 12 yet, 12 are
         assert manager.add_sequence_batch([CacheRequest(1, list(range(9)))]) == [0]
         manager.release(1, store=False)
@@ -630,7 +633,7 @@ class TestSlidingWindow:
         manager.release(1, store=False)
         last = manager.find_block(list(range(16)), 1)
         assert last is not None
-        manager.detach_block(last)
+        detach_block(manager, last)
         assert manager.add_sequence_batch([CacheRequest(2, list(range(17)))]) == [0]
 
     def test_the_sliding_window_does_not_match_further_than_full_attention_did(self) -> None:
@@ -638,6 +641,6 @@ class TestSlidingWindow:
         run(manager, 0, list(range(13)))
         second = manager.find_block(list(range(8)), 0)
         assert second is not None
-        manager.detach_block(second)
+        detach_block(manager, second)
         assert manager.add_sequence_batch([CacheRequest(1, list(range(13)))]) == [4]
         assert manager.state.stats[1, FULL_REUSED] == 1
