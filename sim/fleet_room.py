@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kvcache import keys
 from kvcache.engine import Engine
@@ -130,21 +131,21 @@ def _open_requests(f: Fleet, w: int, pinned: Sequence[int]) -> Int64:
 
 
 def forget_requests(f: Fleet, w: int, pinned: Sequence[int], collect_outcome: Collector) -> None:
-    """Hand over what became of worker w's requests up to the oldest open one, and move the rest to the front."""
+    """Hand over what became of worker w's requests up to the oldest open one, and move the rest to the front.
+
+    Of those that ended behind it only the row stays: one long answer does not keep the content of all that came after it.
+    """
     d, line, n = f.load, f.line, int(f.status[w, S_REQUESTS])
-    gone = int(_open_requests(f, w, pinned).min(initial=n))
+    still = _open_requests(f, w, pinned)
+    gone = int(still.min(initial=n))
     if gone > 0:
         collect_outcome(w, f.number[w, :gone].copy(), Outcome(*(column[w, :gone].copy() for column in f.outcome)))
-    first_key, end_key = int(d.key_offset[w, gone]), int(d.key_offset[w, n])
-    first_range, end_range = int(d.range_offset[w, gone]), int(d.range_offset[w, n])
+    open_ = np.zeros(n - gone, np.bool_)
+    open_[still - gone] = True
+    _pack(d.key_offset[w], d.keys[w], gone, open_)
+    _pack(d.range_offset[w], d.ranges[w], gone, open_)
     for name, array in [*d._asdict().items(), ("number", f.number), *f.outcome._asdict().items()]:
-        if name == "keys":
-            array[w, : end_key - first_key] = array[w, first_key:end_key].copy()
-        elif name == "ranges":
-            array[w, : end_range - first_range] = array[w, first_range:end_range].copy()
-        elif name in {"key_offset", "range_offset"}:
-            array[w, : n - gone + 1] = array[w, gone : n + 1] - array[w, gone]
-        else:
+        if name not in {"keys", "ranges", "key_offset", "range_offset"}:
             array[w, : n - gone] = array[w, gone:n].copy()
     meter = line.meter[w]
     head, tail, slack = int(meter[WAIT_HEAD]), int(meter[WAIT_TAIL]), line.active.shape[1]
@@ -153,6 +154,15 @@ def forget_requests(f: Fleet, w: int, pinned: Sequence[int], collect_outcome: Co
     line.rows[w, :, REQUEST] -= gone
     f.status[w, S_SERIAL] += gone
     f.status[w, S_REQUESTS] -= gone
+
+
+def _pack(offset: Array, content: Array, gone: int, open_: NDArray[np.bool_]) -> None:
+    """Of the requests from `gone` on, keep the content of the open ones, end to end; the others have none."""
+    lengths = np.diff(offset[gone : gone + len(open_) + 1])
+    first, end = int(offset[gone]), int(offset[gone + len(open_)])
+    kept = content[first:end][np.repeat(open_, lengths)]
+    content[: len(kept)] = kept
+    offset[: len(open_) + 1] = np.concatenate([[0], np.cumsum(lengths * open_)])
 
 
 def forget_keys(f: Fleet, w: int) -> None:
@@ -180,15 +190,17 @@ def outbox_view(f: Fleet, w: int) -> Any:
 
 
 def with_more_nodes(f: Fleet) -> Fleet:
-    """Twice the nodes and runs for every worker."""
+    """Twice the nodes and runs for every worker, one worker after the other: only one's tables exist twice."""
     nodes, runs = 2 * f.state.nodes.shape[1], 2 * f.state.runs.shape[1]
-    states = [engine_of(f, w).state for w in range(len(f.status))]
-    grown = [
-        keys.grow(s, nodes - int(s.tally[N_NODES]), runs - int(s.tally[N_RUNS]), nodes - int(s.tally[N_TABLE]))
-        for s in states
-    ]
+    wide: dict[str, Any] = {}
+    for w in range(len(f.status)):
+        s = engine_of(f, w).state
+        grown = keys.grow(s, nodes - int(s.tally[N_NODES]), runs - int(s.tally[N_RUNS]), nodes - int(s.tally[N_TABLE]))
+        for name, array in grown._asdict().items():
+            if array is not getattr(s, name):
+                wide.setdefault(name, np.zeros((len(f.status), *array.shape), array.dtype))[w] = array
     names = f.outbox.names if f.outbox.names.shape[1] == 1 else _wide(f.outbox.names, nodes)
-    return f._replace(state=_stacked(grown), outbox=f.outbox._replace(names=names))
+    return f._replace(state=f.state._replace(**wide), outbox=f.outbox._replace(names=names))
 
 
 def with_more_requests(f: Fleet) -> Fleet:
