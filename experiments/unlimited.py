@@ -53,4 +53,5 @@ def _with_answers(requests: Requests) -> tuple[Requests, Int64]:
 def _slices(start: Int64, length: Int64) -> Int64:
     """The indices start[i], start[i] + 1, ... of every i, one after the other."""
     before = np.cumsum(length) - length
-    return np.arange(int(length.sum()), dtype=np.int64) + np.repeat(start - before, length)
+    places: Int64 = np.arange(int(length.sum()), dtype=np.int64) + np.repeat(start - before, length)
+    return places
