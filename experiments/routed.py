@@ -159,6 +159,7 @@ def routing_figures(requests: Requests | Lengths, cluster: Cluster, records: Rec
         **spread,
         "events": cluster.dispatch.events(cluster.fleet),
         "index_blocks": int(cluster.dispatch.index.blocks.sum()),
+        "index_bytes": sum(table.nbytes for table in cluster.dispatch.index),
     }
 
 

@@ -81,6 +81,7 @@ COLUMNS = {
     "mean_workers_generation": Column("generation workers open, mean", "workers"),
     "transferred_bytes": Column("sent from prefill to decoding", "GiB", GIB),
     "index_blocks": Column("blocks the router knows of", "blocks"),
+    "index_bytes": Column("memory of the router's index", "bytes"),
     "events_received": Column("KV events the router got", "events"),
     "events_lost": Column("KV events lost on their way", "events"),
     "events_overflown": Column("KV events dropped by full buffers", "events"),

@@ -13,10 +13,13 @@ from kvcache import sequences
 from kvcache.blockhash import block_hash
 from kvcache.cache_request import CacheRequest, OutOfBlocksError
 from kvcache.inspection import check, describe, queue_order
+from kvcache.line import PAUSES, Limits
 from kvcache.manager import KVCacheManager
 from kvcache.retention import KvCacheRetentionConfig, TokenRangeRetentionConfig
+from kvcache.router_index import RouterIndex
 from kvcache.single_blocks import detach_block, truncate
 from kvcache.tables import KEY, NODE, PARENT, Pool, Settings
+from tests.kvcache.workloads import Bench, assert_conserved, workload
 
 
 def new(gpu: int, host: int = 0, disk: int | None = None, *, tpb: int = 4, **settings: Any) -> KVCacheManager:
@@ -305,6 +308,23 @@ class TestR24OneSlotTwoContentsInOneIteration:
         assert told == [(64, "removed"), (64, "stored"), (32, "removed"), (32, "stored")]
 
 
+class TestR25NoChildBeforeItsParent:
+    @pytest.mark.parametrize("seed", range(4))
+    def test_every_stored_event_hangs_below_the_root_or_a_block_told_before(self, seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        manager, told, stored = new(9, 4), set[int](), 0
+        for name in range(150):
+            high = per_block(*rng.integers(0, 101, 6)) if rng.random() < 0.3 else None
+            run(manager, name, [int(t) for t in rng.integers(0, 2, rng.integers(1, 26))], retention=high)
+            for event in manager.flush_events():
+                if event["data"]["type"] != "stored":
+                    continue
+                stored += 1
+                assert event["data"]["parent_hash"] is None or event["data"]["parent_hash"] in told
+                told |= {block["block_hash"] for block in event["data"]["blocks"]}
+        assert stored > 50
+
+
 class TestR27ThereAndBack:
     def test_blocks_pushed_to_the_host_all_come_back(self) -> None:
         manager = new(4, 8)
@@ -325,17 +345,19 @@ class TestR28ARequestLargerThanThePool:
             manager.add_sequence_batch([request])
         assert (manager.num_free(0), manager.requests) == (4, {})
 
-    def test_two_sequences_that_outgrow_the_pool_together_finish_one_after_the_other(self) -> None:
-        manager = new(4, tpb=16)
-        manager.add_sequence_batch([CacheRequest(0, [1] * 32), CacheRequest(1, [2] * 32)])
-        with pytest.raises(OutOfBlocksError):
-            manager.add_slots(0)
-        manager.release(1)  # preempted
-        manager.add_slots(0, 32)
-        manager.release(0)
-        manager.add_sequence_batch([CacheRequest(1, [2] * 32)])
-        manager.add_slots(1, 32)
-        assert len(manager.block_ids(1)) == 4
+    def test_of_two_that_both_grow_to_the_whole_pool_one_is_paused_once_and_both_finish(self) -> None:
+        # 4 blocks of 16; each has 32 prompt tokens (2 blocks) and grows to 64 slots. Step 1 needs a third block each: B is
+        # paused, A goes on alone to its 33rd token in step 32. B, whose blocks A has taken, computes its 33 tokens anew.
+        prompts = [[100 * name + i for i in range(32)] for name in (1, 2)]
+        limits = Limits(capacity_scheduler_policy="MAX_UTILIZATION")
+        bench = Bench(workload(prompts, [33, 33]), [Pool(1 << 20, (4, 0))], Settings(tokens_per_block=16), limits)
+        bench.arrive(0, 1)
+        assert bench.step(0) == {0: (0, 32), 1: (0, 32)}
+        assert bench.step(1) == {0: (-1, 1)}
+        bench.run(2)
+        assert bench.engine.line.meter[PAUSES] == 1
+        assert bench.engine.outcome.finish_s.tolist() == [32.5, 64.5]
+        assert_conserved(bench.engine.state, all_free=True)
 
 
 class TestR30AnUpdateThatChangesOneThing:
@@ -368,6 +390,20 @@ class TestR32Salts:
         run(manager, 0, full_blocks(1), cache_salt=1)
         assert run(manager, 1, [1, 1, 1, 5, 5], cache_salt=2) == 0
         assert run(manager, 2, [1, 1, 1, 5, 5], cache_salt=1) == 3
+
+    def test_a_router_that_restarted_hits_nothing_below_a_block_it_never_heard_of(self) -> None:
+        manager, first, restarted = new(12), RouterIndex(), RouterIndex()
+        run(manager, 0, full_blocks(1), cache_salt=1)
+        first.apply(manager.flush_events())
+        run(manager, 1, full_blocks(1, 2), cache_salt=1)  # stores block 2 below block 1
+        child = manager.flush_events()
+        for index in (first, restarted):
+            index.apply(child)
+        names = [key := block_hash([1] * 4, cache_salt=1), block_hash([2] * 4, parent=key)]
+        assert first.matched_blocks(names, 1 << 20) == 2
+        assert restarted.matched_blocks(names, 1 << 20) == 0
+        other = [key := block_hash([1] * 4, cache_salt=2), block_hash([2] * 4, parent=key)]
+        assert first.matched_blocks(other, 1 << 20) == 0
 
 
 class TestR33AnAdapterLoadedAgainWithOtherWeights:

@@ -14,7 +14,7 @@ from kvcache.load import longest_blocks, prepare, rows_of
 from kvcache.prefix_index import holds
 from kvcache.request import Requests
 from kvcache.retention import KvCacheRetentionConfig, RetentionColumns, TokenRangeRetentionConfig
-from kvcache.routers import Asked, View, Weights, make_router
+from kvcache.routers import ROUTERS, Asked, View, Weights, make_router
 from kvcache.tables import NODE, TOKENS, Pool, Settings
 from sim.cluster import simulate
 from sim.dispatch import EventPath
@@ -26,6 +26,9 @@ from sim.transfer import LinkDirection, link_params
 from tests.sim.systems import WIDE, requests_of, step_cost, worker_of
 
 FOUR = Settings(tokens_per_block=4)
+
+
+READ_EVENTS = [name for name in ROUTERS if make_router(name, Weights(), np.random.default_rng(0)).reads_events]
 
 
 class Told:
@@ -121,25 +124,75 @@ def indexed(cluster: Cluster, w: int) -> set[int]:
     return {int(name) for name in cluster.dispatch.index.name if name and holds(cluster.dispatch.index, w, int(name))}
 
 
-@given(seed=st.integers(0, 10_000), host=st.sampled_from([0, 4]), priorities=st.booleans())
-@example(seed=146, host=0, priorities=False)  # private content number 3 of worker 2 is not content number 0
-@settings(max_examples=25, deadline=None)
+PATHS = [
+    EventPath(),
+    EventPath(delay_s=0.7),
+    EventPath(poll_s=2.5),
+    EventPath(delay_s=30.0, gather_s=0.4, ranks=3),
+]
+
+
+@given(
+    seed=st.integers(0, 10_000),
+    host=st.sampled_from([0, 4]),
+    priorities=st.booleans(),
+    router=st.sampled_from(READ_EVENTS),
+    replicas=st.integers(1, 3),
+    path=st.sampled_from(PATHS),
+    period_s=st.sampled_from([0.0, 1.5]),
+)
+@example(  # private content number 3 of worker 2 is not content number 0
+    seed=146, host=0, priorities=False, router="kv", replicas=1, path=PATHS[0], period_s=0.0
+)
+@settings(max_examples=40, deadline=None)
 def test_at_rest_the_index_is_what_the_workers_hold_if_they_tell_everything(
-    seed: int, host: int, priorities: bool
+    seed: int, host: int, priorities: bool, router: str, replicas: int, path: EventPath, period_s: float
 ) -> None:
     n = 20
     requests, rng = workload(seed, n, instants=False), np.random.default_rng(seed)
     some = KvCacheRetentionConfig([TokenRangeRetentionConfig(0, 8, 80)], 10)
     keep = RetentionColumns.of([some if priorities and rng.random() < 0.5 else None for _ in range(n)])
     rules = FOUR._replace(record_events=True, tell_all=True)
-    router = make_router("kv", Weights(), np.random.default_rng(seed))
-    cluster = cluster_of(requests, [router], 3, blocks=(9, host), rules=rules, keep=keep)
+    cluster = cluster_of(
+        requests,
+        [make_router(router, Weights(), np.random.default_rng(seed + i)) for i in range(replicas)],
+        3,
+        blocks=(9, host),
+        rules=rules,
+        keep=keep,
+        path=path,
+        report_period_s=period_s,
+    )
     cluster.run()
     cluster.dispatch.poll(cluster.fleet, 1e9)
     for w in range(3):
         assert indexed(cluster, w) == held_by(cluster, w)
     assert cluster.dispatch.index.blocks.tolist() == [len(held_by(cluster, w)) for w in range(3)]
     assert cluster.dispatch.events(cluster.fleet)["forgotten_blocks"] == 0
+
+
+@given(
+    seed=st.integers(0, 10_000),
+    router=st.sampled_from(READ_EVENTS),
+    lost=st.sampled_from([0.1, 0.5]),
+    tell_all=st.booleans(),
+)
+@settings(max_examples=15, deadline=None)
+def test_whatever_is_lost_on_the_way_the_index_stays_within_its_bound(
+    seed: int, router: str, lost: float, tell_all: bool
+) -> None:
+    n = 60
+    path = EventPath(lost_share=lost, poll_s=4.0, buffer_events=3)
+    rules = FOUR._replace(record_events=True, tell_all=tell_all)
+    routers: list[Any] = [make_router(router, Weights(), np.random.default_rng(seed))]
+    cluster = cluster_of(workload(seed, n), routers, 3, blocks=(8, 4), rules=rules, path=path)
+    cluster.run()
+    cluster.dispatch.poll(cluster.fleet, 1e9)
+    events = cluster.dispatch.events(cluster.fleet)
+    assert events["lost"] + events["overflown"] > 0
+    assert (cluster.dispatch.index.blocks <= 15).all()  # 12 blocks and a quarter more
+    for w in range(3):
+        assert cluster.dispatch.index.blocks[w] == len(indexed(cluster, w))
 
 
 def test_with_untold_losses_the_index_stays_within_its_bound_and_still_holds_what_is_there() -> None:
@@ -214,6 +267,7 @@ def test_without_any_event_every_decision_is_blind_and_counted() -> None:
 
 
 def test_replicas_that_do_not_know_of_each_other_pick_the_same_worker_within_one_report() -> None:
+    # user question 40
     # 8 requests at once, 8 replicas; worker 0 and 1 are busy with a block each when loads are reported, worker 2 is idle
     n = 8
     first = requests_of(
