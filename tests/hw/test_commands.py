@@ -45,6 +45,18 @@ def test_validate_prints_a_verdict_and_leaves_figures_table_and_picture(tmp_path
     assert json.loads((tmp_path / "validation.json").read_text())["decisions_identical"] is True
 
 
+def test_a_policy_of_the_users_own_decides_on_real_memory_as_it_does_in_simulation(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.py"
+    mine.write_text("class OldestStay:\n    def score(now_s, uses, depth, priority, floor):\n        return -now_s\n")
+    more = ["--policy", f"{mine}:OldestStay", "--limit", "17", "--gpu-tokens", "98304", "--set", "too_long=drop"]
+    done = kvtier("validate", "mooncake_arxiv_first1000", *SMALL, *more, "--out", str(tmp_path))
+    assert done.exit_code == 0, done.output
+    result = json.loads((tmp_path / "validation.json").read_text())
+    assert result["spec"]["policy"] == f"{mine}:OldestStay"
+    assert (result["decisions_identical"], result["corrupt"]) == (True, 0)
+    assert min(result["comparisons"], result["copies"]) > 100
+
+
 def test_validate_ends_with_1_and_the_first_differing_call_if_decisions_differ(monkeypatch: pytest.MonkeyPatch) -> None:
     def other(work: Any, recording: lockstep.Recording, *_: Any, **__: Any) -> lockstep.Replayed:
         call = recording.calls[3]
