@@ -36,7 +36,16 @@ def test_a_comparison_is_ranked_bounded_and_drawn(tmp_path: Path) -> None:
         (row["hit_rate_tokens"] for row in found["policies"]), reverse=True
     )
     assert all(row["full_blocks"] <= found["bound"]["all_blocks"] for row in rows.values())
-    assert rows["lru"]["headroom"] == 0
+    assert rows["lru"]["headroom"] == rows["lru"]["cost_headroom"] == 0
+    bound = found["bound"]
+    assert bound["gpu_blocks"] <= bound["all_blocks"] <= bound["lookup_blocks"]
+    assert bound["least_cost_s"] <= min(row["lookup_cost_s"] for row in rows.values())
+    # Nothing found costs everything; the best finds all it can in the GPU or pays a load.
+    everything = bound["lookup_blocks"] * bound["compute_s"]
+    saved = bound["all_blocks"] * (bound["compute_s"] - bound["load_s"]) + bound["gpu_blocks"] * bound["load_s"]
+    assert bound["least_cost_s"] == pytest.approx(everything - saved)
+    assert 0 < bound["most_saved_s"] < bound["all_prefill_s"]
+    assert "pushed out of the host" in result.stdout
     own = next(row for name, row in rows.items() if name.endswith(":Mine"))
     assert own["full_blocks"] == rows["lru"]["full_blocks"]  # the time of the last use is LRU
     assert "best possible" in result.stdout
@@ -59,7 +68,7 @@ def test_several_workers_have_no_bound_and_a_note_says_so() -> None:
     result = kvtier("compare", *TRACE, "--policies", "priority", "--set", "workload.workers=2")
     assert result.exit_code == 0, result.stderr
     assert "no bound: several workers have a cache each" in result.stderr
-    assert "mean TTFT" in result.stdout
+    assert "TTFT" in result.stdout
 
 
 def test_three_system_prompts_kept_by_priority_beat_lru_while_the_pool_is_small(tmp_path: Path) -> None:
