@@ -35,7 +35,7 @@ def format_of(out: str, to: str | None) -> str:
 
 
 def save(stream: Stream, out: str, to: str | None, tokens_per_block: int | None = None, *, strict: bool = False) -> str:
-    """Write the stream; returns one line about it. What is lost is said before anything is written."""
+    """Write the stream; returns one line about it. What is lost is said as soon as a request has it; --strict then refuses."""
     name = format_of(out, to)
     if tokens_per_block is not None:
         stream = recut(stream, tokens_per_block)

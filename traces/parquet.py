@@ -35,10 +35,9 @@ def write_requests(requests: Requests, path: str | Path) -> None:
 def write_stream(stream: Stream, path: str | Path) -> int:
     """Write a workload piece by piece, a group of rows each; returns how many requests there were.
 
-    Units mostly count upwards, so differences are kept. Pieces must agree on whether generated content is known.
+    Units mostly count upwards, so differences are kept. Where a later piece has a column that those before have not (a
+    label, content of outputs), what is there is written anew with that column empty.
     """
-    import pyarrow.parquet as pq
-
     writer: Any = None
     labels: dict[str, tuple[str, ...]] = {}
     n = 0
@@ -46,14 +45,11 @@ def write_stream(stream: Stream, path: str | Path) -> int:
         for piece in stream.pieces:
             table = _table(piece)
             if writer is None:
-                encoding = {f"{name}.list.element": "DELTA_BINARY_PACKED" for name in ("units", "output_units")}
-                kept = {name: how for name, how in encoding.items() if name.split(".")[0] in table.column_names}
-                dictionary = [LABEL + name for name in piece.labels]
-                writer = pq.ParquetWriter(
-                    path, table.schema, compression="zstd", use_dictionary=dictionary, column_encoding=kept
-                )
+                writer = _writer(path, table.schema)
+            elif not set(table.column_names) <= set(writer.schema.names):
+                writer = _widened(writer, Path(path), table.schema)
             labels |= {name: label.names for name, label in piece.labels.items()}
-            writer.write_table(table.cast(writer.schema))
+            writer.write_table(_filled(table, writer.schema))
             n += len(piece)
         if writer is not None:
             writer.add_key_value_metadata({METADATA: json.dumps(_kept(stream, labels)).encode()})
@@ -61,6 +57,45 @@ def write_stream(stream: Stream, path: str | Path) -> int:
         if writer is not None:
             writer.close()
     return n
+
+
+def _writer(path: str | Path, schema: Any) -> Any:
+    import pyarrow.parquet as pq
+
+    encoding = {f"{name}.list.element": "DELTA_BINARY_PACKED" for name in ("units", "output_units")}
+    kept = {name: how for name, how in encoding.items() if name.split(".")[0] in schema.names}
+    labels = [name for name in schema.names if name.startswith(LABEL)]
+    return pq.ParquetWriter(path, schema, compression="zstd", use_dictionary=labels, column_encoding=kept)
+
+
+def _widened(writer: Any, path: Path, more: Any) -> Any:
+    """A writer of the same file whose rows so far have the new columns of `more` too, without values."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    writer.close()
+    before = path.with_name(f"{path.name}.before")
+    path.rename(before)
+    try:
+        file = pq.ParquetFile(before)
+        new = [field for field in more if field.name not in file.schema_arrow.names]
+        wider = _writer(path, pa.schema([*file.schema_arrow, *new]))
+        for group in range(file.metadata.num_row_groups):
+            wider.write_table(_filled(file.read_row_group(group), wider.schema))
+    finally:
+        before.unlink()
+    return wider
+
+
+def _filled(table: Any, schema: Any) -> Any:
+    """The table with all columns of the schema; those it has not are without values."""
+    import pyarrow as pa
+
+    columns = [
+        table.column(field.name) if field.name in table.column_names else pa.nulls(len(table), field.type)
+        for field in schema
+    ]
+    return pa.table(columns, names=schema.names).cast(schema)
 
 
 def _table(piece: Requests) -> Any:

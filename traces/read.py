@@ -9,6 +9,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from kvcache.request import Requests
 from traces import (
     agentic,
@@ -31,7 +33,7 @@ from traces.link import linked
 from traces.options import ReadOptions
 from traces.order import FileOrder, streamed, whole
 from traces.source import PARQUET_MAGIC, Source, located
-from traces.stream import Stream, joined
+from traces.stream import PIECE_REQUESTS, Stream, joined
 from traces.workloads import PREFIX, generated
 
 LOOKED_AT = 5
@@ -92,7 +94,7 @@ def read(trace: str | Path, *, format: str | None = None, options: ReadOptions =
 
 
 def opened(trace: str | Path, *, format: str | None = None, options: ReadOptions = ReadOptions()) -> Stream:
-    """The same workload in pieces, for what need not hold it whole; answers are linked inside a piece only."""
+    """The same workload in pieces, for what need not hold it whole; answers are linked to turns in the same piece or the next."""
     found, name = _found(trace, format, options)
     if isinstance(found, Stream):
         return replace(found, format=name)
@@ -102,17 +104,32 @@ def opened(trace: str | Path, *, format: str | None = None, options: ReadOptions
 
 def _linked(pieces: Iterator[Requests], trace: FileOrder) -> Iterator[Requests]:
     n = total = 0
+    for piece, following in _with_next(pieces):
+        both = [piece] if following is None else [piece, following]
+        requests = linked(joined(Stream(piece.source, piece.unit_tokens, iter(both))))[0].head(len(piece))
+        if requests.output_offset is not None:
+            n += int((np.diff(requests.output_offset) > 0).sum())
+        total += len(requests)
+        yield replace(requests, notes=piece.notes)
+    _say_linked(trace, n, total, within=f" (looked for in the {PIECE_REQUESTS:,} requests after it)")
+
+
+def _with_next(pieces: Iterator[Requests]) -> Iterator[tuple[Requests, Requests | None]]:
+    """Each piece beside the one after it."""
+    held = next(pieces, None)
     for piece in pieces:
-        requests, more = linked(piece)
-        n, total = n + more, total + len(requests)
-        yield requests
-    _say_linked(trace, n, total)
+        assert held is not None
+        yield held, piece
+        held = piece
+    if held is not None:
+        yield held, None
 
 
-def _say_linked(trace: FileOrder, n: int, total: int) -> None:
+def _say_linked(trace: FileOrder, n: int, total: int, within: str = "") -> None:
     if n:
         trace.collector.repaired(
-            f"{n:,} of {total:,} answers are taken to be what the next turn's prompt has in their place; "
+            f"{n:,} of {total:,} answers are taken to be what the next turn's prompt{within if total > PIECE_REQUESTS else ''} "
+            f"has in their place; "
             f"--no-link-outputs leaves them private"
         )
 

@@ -17,7 +17,7 @@ Params = Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE",
 
 @o.bundled
 def convert(source: o.TraceOptions, out: Out, to: To = None, tokens_per_block: Block = None) -> None:
-    """Write a trace in another format. What that format cannot hold is said first; --strict refuses.
+    """Write a trace in another format. What that format cannot hold is said where it first occurs; --strict refuses.
 
     Example: [bold]kvtier trace convert mooncake_arxiv_first1000 --to dynamo -o arxiv.jsonl.gz[/bold]
     """

@@ -1,5 +1,6 @@
 """A stream of pieces, joined again, is the workload it was cut from."""
 
+import json
 from dataclasses import fields
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from kvcache.request import Requests
 from traces.errors import TraceError
 from traces.options import ReadOptions
+from traces.parquet import write_stream
 from traces.read import opened, read
 from traces.stream import in_pieces, joined
 
@@ -48,7 +50,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch, n: int) -> None:
     "trace", ["llmservingsim_sharegpt300_blk16", "miniswe_hashed_blk16", "dynamo_pi_request_trace"]
 )
 def test_reading_piece_by_piece_gives_what_reading_whole_gives(trace: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    options = ReadOptions(link_outputs=False)  # links stay inside a piece
+    options = ReadOptions(link_outputs=False)  # links reach the next piece only
     whole = read(trace, options=options)
     small_pieces(monkeypatch, 37)
     assert_same(joined(opened(trace, options=options)), whole)
@@ -87,3 +89,41 @@ def test_sessions_one_after_the_other_are_woven_together(tmp_path: Path, monkeyp
     assert workload.arrival_s.tolist() == [0, 1, 2, 4, 5, 6, 8, 9, 10]
     assert workload.session.tolist() == [0, 1, 2] * 3
     assert workload.units.tolist() == [0, 3, 6, 1, 4, 7, 2, 5, 8]
+
+
+def turn(ms: int, session: str, n_ids: int, **more: str) -> str:
+    ids = [100 * int(session) + k for k in range(n_ids)]
+    row = {"timestamp": ms, "input_length": 512 * n_ids, "output_length": 512, "hash_ids": ids, "session_id": session}
+    return json.dumps(row | more) + "\n"
+
+
+def test_answers_are_linked_to_turns_in_the_next_piece_and_no_further(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Pieces of two rows: session 1 goes on in the next piece, session 2 two pieces on.
+    path = tmp_path / "t.jsonl"
+    rows = [(1, 2), (2, 2), (1, 4), (3, 2), (2, 4), (3, 4)]
+    path.write_text("".join(turn(k, str(session), n) for k, (session, n) in enumerate(rows)))
+    small_pieces(monkeypatch, 2)
+    monkeypatch.setattr("traces.read.PIECE_REQUESTS", 2)
+    stream = opened(path)
+    found = joined(stream)
+    assert found.output_offset is not None
+    assert np.diff(found.output_offset).tolist() == [1, 0, 0, 1, 0, 0]
+    assert any("2 of 6 answers" in note and "in the 2 requests after it" in note for note in stream.notes)
+
+
+def test_a_label_or_answers_that_begin_in_a_later_piece_come_back_from_parquet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "t.jsonl"
+    rows = [turn(0, "1", 1), turn(1, "2", 1), turn(2, "3", 1), turn(3, "3", 3, type="b"), turn(4, "4", 1, tenant="x")]
+    path.write_text("".join(rows))
+    small_pieces(monkeypatch, 1)
+    write_stream(opened(path), tmp_path / "t.parquet")
+    assert [file.name for file in tmp_path.iterdir() if "before" in file.name] == []
+    found = joined(opened(tmp_path / "t.parquet"))
+    assert found.output_offset is not None
+    assert np.diff(found.output_offset).tolist() == [0, 0, 1, 0, 0]
+    assert found.labels["type"].codes.tolist() == [-1, -1, -1, 0, -1]
+    assert found.labels["tenant"].names == ("x",)
