@@ -12,20 +12,18 @@ import simpy
 
 from experiments.cluster_extras import Group, pool_figures, pools_of, store_figures, store_of
 from experiments.cluster_spec import Side
-from experiments.engines import cost_of, layers_of, overlap_of
+from experiments.engines import cost_of
 from experiments.outcome import Served
 from experiments.pieces import Pieces
 from experiments.pools import plan
 from experiments.ready import Ready, longest_tokens
-from experiments.routed import Progress, check, routing_figures, served_by, starts_of
+from experiments.routed import Progress, check, cluster_with, routing_figures, said, served_by, starts_of, told
 from experiments.spec import Parallel, Spec
 from kvcache.capacity import bytes_per_token
 from kvcache.request import Int64
-from kvcache.routers import Weights, make_router
 from sim.cost import step_seconds
 from sim.disagg import Disaggregated, Rules
 from sim.feed import Feed
-from sim.fleet_room import make_fleet
 from sim.handover import Handover, Transport, buffer_bytes, handover, load_link
 from sim.layout import Conversion, Split, conversion
 from sim.models import Model
@@ -128,8 +126,9 @@ def disaggregated(
     if store is not None:
         figures["store"] = store_figures(store, lengths)
     figures |= pool_figures(pools, records)
-    failed = len(both.log.failed)
-    return served, figures, [f"{failed} transfers failed or timed out: their requests have no answer"] if failed else []
+    notes, failed = said(cluster, figures), len(both.log.failed)
+    lost = [f"{failed} transfers failed or timed out: their requests have no answer"] if failed else []
+    return served, figures, [*notes, *lost]
 
 
 def sides_of(work: Ready) -> tuple[Ready, Ready]:
@@ -148,7 +147,9 @@ def _groups(context: Ready, generation: Ready, cluster: Cluster, both: Disaggreg
         both.open = workers
 
     return {
-        "context": Group(both.context.tolist(), lambda: starts_of(context, 1, events=False)[0], tell_router),
+        "context": Group(
+            both.context.tolist(), lambda: starts_of(context, 1, events=told(context.spec))[0], tell_router
+        ),
         "generation": Group(both.generation.tolist(), lambda: starts_of(generation, 1, events=False)[0], tell_senders),
     }
 
@@ -159,20 +160,10 @@ def _cluster_of(
     """Context workers first, then generation workers; idle."""
     work, spec, cluster = pieces.first, pieces.first.spec, pieces.first.spec.cluster
     starts = [
-        *starts_of(context, cluster.context.workers, events=False),
+        *starts_of(context, cluster.context.workers, events=told(spec)),
         *starts_of(generation, cluster.generation.workers, events=False),
     ]
-    rng = np.random.default_rng(spec.workload.seed)
-    router = make_router(spec.workload.router, Weights(**spec.router.weights()), rng)
-    simulated = Cluster(
-        simpy.Environment(),
-        make_fleet(starts, requests=1024, key_room=32768),
-        Feed(pieces.batches()),
-        [router],
-        overlap=overlap_of(spec, layers_of(work)),
-        skip=skip,
-        progress=progress,
-    )
+    simulated = cluster_with(work, starts, simpy.Environment(), Feed(pieces.batches()), progress, skip=skip)
     timeout_s = cluster.kv_transfer_timeout_ms / 1e3 or float("inf")
     rules = Rules(timeout_s, cluster.transfer_failure_share, spec.workload.seed)
     seconds, buffers = handovers(work, context), (cluster.send_buffers, cluster.receive_buffers)
@@ -186,8 +177,6 @@ def _check(work: Ready) -> None:
         raise ValueError("cluster.context: a prompt's blocks are kept for their transfer by block reuse: leave it on")
     if spec.scheduler.capacity_scheduler_policy != "GUARANTEED_NO_EVICT":
         raise ValueError("cluster.context: requests that wait for a transfer cannot be paused: use GUARANTEED_NO_EVICT")
-    if spec.workload.router == "kv":
-        raise ValueError("cluster.context: the kv router is for workers that do both; use approximate or least_loaded")
 
 
 def transfer_figures(both: Disaggregated) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from kvcache.line import PAUSES, STEPS, Outcome
 from kvcache.load import longest_blocks, prepare
 from kvcache.request import Int64, Requests
 from kvcache.retention import RetentionColumns
-from kvcache.routers import Weights, make_router
+from kvcache.routers import Router, Weights, make_router
 from kvcache.tables import Array
 from sim.dispatch import EventPath
 from sim.feed import Feed, Records
@@ -67,22 +67,21 @@ def starts_of(work: Ready, workers: int, *, events: bool, tell_all: bool = False
 
 def cluster_of(work: Ready, env: simpy.Environment, feed: Feed, progress: Progress | None, *, skip: bool) -> Cluster:
     """The cluster that the spec describes, idle."""
-    spec, workload = work.spec, work.spec.workload
-    rng = np.random.default_rng(workload.seed)
-    weights = Weights(**spec.router.weights())
-    routers = [make_router(workload.router, weights, rng.spawn(1)[0]) for _ in range(spec.router.replicas)]
-    path = event_path(spec)
-    fleet = make_fleet(
-        starts_of(work, workload.workers, events=routers[0].reads_events and path.buffer_events > 0),
-        requests=1024,
-        key_room=32768,
-    )
+    starts = starts_of(work, work.spec.workload.workers, events=told(work.spec))
+    return cluster_with(work, starts, env, feed, progress, skip=skip)
+
+
+def cluster_with(
+    work: Ready, starts: list[Start], env: simpy.Environment, feed: Feed, progress: Any, *, skip: bool
+) -> Cluster:
+    """Workers that start so, behind the routers of the spec."""
+    spec = work.spec
     return Cluster(
         env,
-        fleet,
+        make_fleet(starts, requests=1024, key_room=32768),
         feed,
-        routers,
-        path=path,
+        routers_of(spec),
+        path=event_path(spec),
         report_period_s=spec.router.report_period_s,
         overlap=overlap_of(spec, layers_of(work)),
         skip=skip,
@@ -90,14 +89,24 @@ def cluster_of(work: Ready, env: simpy.Environment, feed: Feed, progress: Progre
     )
 
 
+def routers_of(spec: Spec) -> list[Router]:
+    """The router's replicas, each with its own chance."""
+    rng, weights = np.random.default_rng(spec.workload.seed), Weights(**spec.router.weights())
+    return [make_router(spec.workload.router, weights, rng.spawn(1)[0]) for _ in range(spec.router.replicas)]
+
+
+def told(spec: Spec) -> bool:
+    """Workers that a router asks tell it what they hold."""
+    return routers_of(spec)[0].reads_events and event_path(spec).buffer_events > 0
+
+
 def _whole_group(work: Ready, cluster: Cluster) -> Group:
     """All workers, as a pool whose open ones take requests."""
-    told = cluster.dispatch.replicas[0].router.reads_events and event_path(work.spec).buffer_events > 0
 
     def tell(workers: Int64) -> None:
         cluster.open = workers
 
-    return Group(list(range(work.spec.workload.workers)), lambda: starts_of(work, 1, events=told)[0], tell)
+    return Group(list(range(work.spec.workload.workers)), lambda: starts_of(work, 1, events=told(work.spec))[0], tell)
 
 
 def event_path(spec: Spec) -> EventPath:

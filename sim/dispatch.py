@@ -120,6 +120,10 @@ class Dispatch:
             replica.own[worker, QUEUED_TOKENS] += max(0, prompt - int(held[worker]) * self._tpb)
         return worker
 
+    def known_tokens(self, worker: int) -> int:
+        """Of the prompt routed last, what the index says that `worker` holds; 0 with a router that does not ask it."""
+        return int(self._held[worker]) * self._tpb
+
     def _asked_names(self, router: Router, batch: Batch, r: int) -> Int64:
         if not router.reads_prompt:
             return self._names[:0]

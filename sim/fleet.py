@@ -50,6 +50,7 @@ class Fleet(NamedTuple):
     clock: Array  # float64[worker, 6], as `sim.worker` keeps it
     status: Array  # int64[worker, 6]
     number: Array  # int64[worker, request]: its number in the whole workload
+    known: Array  # int64[worker, request]: prompt tokens that the router thought to be there
     signals: Array  # int64[entries, 3]
     tally: Array  # int64[1]: signals given
 
@@ -141,12 +142,22 @@ def deliver(
     e.outcome.first_token_s[n] = -1.0
     e.outcome.finish_s[n] = -1.0
     f.number[w, n] = number
+    f.known[w, n] = 0
     f.status[w, S_REQUESTS] = n + 1
     f.status[w, S_QUEUED] += prompt
     e.line.waiting[waits] = n
     e.line.meter[WAIT_TAIL] = waits + 1
     wake(f, w, now_s)
     return DELIVERED
+
+
+@loop
+def expect_found(f: Fleet, w: int, number: int, tokens: int) -> None:
+    """Of the prompt that joined worker w's line last, `tokens` need not be computed, as far as the router knows."""
+    n = int(f.status[w, S_REQUESTS]) - 1
+    if f.number[w, n] == number:
+        f.known[w, n] = tokens
+        f.status[w, S_QUEUED] -= tokens
 
 
 @loop
@@ -159,7 +170,8 @@ def wake(f: Fleet, w: int, now_s: float) -> None:
 
 @loop
 def loads(f: Fleet, out: Array) -> None:
-    """What each worker would report of itself now: waiting and active requests, GPU blocks in use, tokens of waiting prompts."""
+    """What each worker would report of itself now: waiting and active requests, GPU blocks in use, tokens of waiting
+    prompts that nobody expects to be found."""
     for w in range(len(f.status)):
         meter = f.line.meter[w]
         out[w, L_WAITING] = meter[WAIT_TAIL] - meter[WAIT_HEAD]
@@ -201,7 +213,7 @@ def given_up(f: Fleet, w: int, serial: int, now_s: float) -> bool:
     """A request leaves worker w, wherever it is there."""
     e, r = engine_at(f, w), request_at(f, w, serial)
     if e.outcome.start_s[r] < 0.0:
-        f.status[w, S_QUEUED] -= e.load.prompt[r]
+        f.status[w, S_QUEUED] -= e.load.prompt[r] - f.known[w, r]
     if not give_up(e, r):
         return False
     wake(f, w, now_s)

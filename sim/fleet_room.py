@@ -82,6 +82,7 @@ def make_fleet(starts: Sequence[Start], requests: int, key_room: int) -> Fleet:
         clock=np.zeros((n, 6)),
         status=np.zeros((n, 6), np.int64),
         number=np.zeros((n, requests), np.int64),
+        known=np.zeros((n, requests), np.int64),
         signals=np.zeros((4 * batch + 4, 3), np.int64),
         tally=np.zeros(1, np.int64),
     )
@@ -144,7 +145,7 @@ def forget_requests(f: Fleet, w: int, pinned: Sequence[int], collect_outcome: Co
     open_[still - gone] = True
     _pack(d.key_offset[w], d.keys[w], gone, open_)
     _pack(d.range_offset[w], d.ranges[w], gone, open_)
-    for name, array in [*d._asdict().items(), ("number", f.number), *f.outcome._asdict().items()]:
+    for name, array in [*d._asdict().items(), ("number", f.number), ("known", f.known), *f.outcome._asdict().items()]:
         if name not in {"keys", "ranges", "key_offset", "range_offset"}:
             array[w, : n - gone] = array[w, gone:n].copy()
     meter = line.meter[w]
@@ -210,7 +211,8 @@ def with_more_requests(f: Fleet) -> Fleet:
         waiting=_wide(f.line.waiting, 2 * f.line.waiting.shape[1]),
     )
     outcome = Outcome(*(_wide(column, 2 * column.shape[1]) for column in f.outcome))
-    return f._replace(load=load, line=line, outcome=outcome, number=_wide(f.number, 2 * f.number.shape[1]))
+    number, known = (_wide(column, 2 * column.shape[1]) for column in (f.number, f.known))
+    return f._replace(load=load, line=line, outcome=outcome, number=number, known=known)
 
 
 def with_longer_sequences(f: Fleet, positions: int) -> Fleet:

@@ -52,7 +52,7 @@ def _begin(f: Fleet, w: int, overlap: float) -> None:
         row = e.line.rows[e.line.active[i]]
         r = int(row[REQUEST])
         if e.load.resumed[r] == 0:
-            f.status[w, S_QUEUED] -= e.load.prompt[r]
+            f.status[w, S_QUEUED] -= e.load.prompt[r] - f.known[w, r]
         if row[GENERATING] == HELD:
             _signal(f, w, STARTED, r)
     if busy:

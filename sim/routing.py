@@ -20,7 +20,7 @@ from kvcache.tables import C_TOKENS_PER_BLOCK
 from sim import fleet_room as room
 from sim.dispatch import Dispatch, EventPath
 from sim.feed import INFINITE, Batch, Feed, Records
-from sim.fleet import DELIVERED, LOADS, NO_ROWS, PARKED, READY, S_FULL, S_STATE, Fleet, deliver, loads
+from sim.fleet import DELIVERED, LOADS, NO_ROWS, PARKED, READY, S_FULL, S_STATE, Fleet, deliver, expect_found, loads
 from sim.fleet_steps import advance, next_end_s
 from sim.reactions import Alone, Reactions
 
@@ -125,6 +125,7 @@ class Cluster:
         worker = self.dispatch.choose(self.fleet, self.open, batch, r, now_s)
         self.records.routed(number, worker)
         self.reactions.arrived(batch, r, number, worker, now_s)
+        expect_found(self.fleet, worker, number, min(self.dispatch.known_tokens(worker), int(batch.rows.prompt[r])))
         self.feed.step()
         if self._progress is not None and number % 256 == 255:
             self._progress(number + 1)

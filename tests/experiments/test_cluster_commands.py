@@ -56,7 +56,6 @@ def test_workers_by_turn_say_so_too() -> None:
         (("workload.router=kv", "disable_overlap_scheduler=false"), "does not know the overlap scheduler"),
         (("cluster.context.workers=1",), "above 0 together"),
         (("cluster.context.workers=1", "cluster.generation.workers=1", "enable_block_reuse=false"), "leave it on"),
-        (("cluster.context.workers=1", "cluster.generation.workers=1", "workload.router=kv"), "workers that do both"),
         (
             (
                 "cluster.context.workers=1", "cluster.generation.workers=1",
@@ -185,6 +184,16 @@ def test_tables_of_a_cluster_follow_its_blocks_and_not_the_requests() -> None:
 def test_an_impossible_store_or_pool_is_refused_in_one_line(settings: tuple[str, ...], complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         row(*settings)
+
+
+def test_context_workers_can_be_chosen_by_what_they_hold() -> None:
+    apart = ("cluster.context.workers=3", "cluster.generation.workers=1")
+    by_events, blind = row(*apart, "workload.router=kv"), row(*apart, "workload.router=kv", "router.event_loss=1")
+    assert by_events["events"]["received"] > 0
+    assert by_events["hit_tokens"] > row(*apart, "workload.router=random")["hit_tokens"]
+    assert blind["notes"][0].startswith("WARNING: the router reads KV events and received none: all 24 decisions")
+    # replicas with a period of reports are there too: each knows its own choices only
+    assert row(*apart, "workload.router=least_loaded", "router.replicas=8", "router.report_period_s=5")["imbalance"] > 1
 
 
 def test_registered_buffers_are_taken_off_the_pool() -> None:

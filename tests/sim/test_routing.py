@@ -14,11 +14,12 @@ from kvcache.load import longest_blocks, prepare, rows_of
 from kvcache.prefix_index import holds
 from kvcache.request import Requests
 from kvcache.retention import KvCacheRetentionConfig, RetentionColumns, TokenRangeRetentionConfig
-from kvcache.routers import ROUTERS, Asked, View, Weights, make_router
+from kvcache.routers import QUEUED_TOKENS, ROUTERS, Asked, View, Weights, make_router
 from kvcache.tables import NODE, TOKENS, Pool, Settings
 from sim.cluster import simulate
 from sim.dispatch import EventPath
 from sim.feed import Batch, Feed
+from sim.fleet import loads as fleet_loads
 from sim.fleet_room import Start, engine_of, make_fleet
 from sim.lanes import make_lanes
 from sim.routing import Cluster
@@ -285,6 +286,27 @@ def test_replicas_that_do_not_know_of_each_other_pick_the_same_worker_within_one
     assert max(spread(10, 1.5)) >= 4
     alone = spread(1, 1.5)
     assert max(alone) <= 4  # one router knows its own choices
+
+
+def test_what_a_waiting_prompt_will_find_is_no_work_to_come() -> None:
+    # a prompt of 9 tokens, three times to worker 0, whose steps take 2 s: the first ends at 2 and leaves two whole blocks. The
+    # second starts at once at 10; the third comes at 11 and waits until 12: 1 token of it is to be computed, not 9
+    requests = requests_of([0.0, 10.0, 11.0, 11.5], [[1, 2, 3, 4, 5, 6, 7, 8, 9]] * 3 + [[7] * 6], [1, 1, 1, 1])
+    queued: list[float] = []
+
+    class Watching:
+        reads_events = reads_prompt = True
+
+        def choose(self, _asked: Asked, view: View) -> int:
+            queued.append(float(view.loads[0, QUEUED_TOKENS]))
+            return 0
+
+    cluster = cluster_of(requests, [Watching()], 1, rules=FOUR._replace(record_events=True), cost=(2.0, 0.0))
+    cluster.run()
+    assert queued == [0.0, 0.0, 0.0, 1.0]
+    loads = np.zeros((1, 4))
+    fleet_loads(cluster.fleet, loads)
+    assert loads[0, QUEUED_TOKENS] == 0
 
 
 def test_a_request_that_can_never_go_on_is_a_fault_and_no_endless_run() -> None:
