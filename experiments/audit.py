@@ -67,7 +67,10 @@ def audit(path: Path) -> Audit:
 
 def _records(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Each object with where it stands."""
-    text = path.read_text(encoding="utf-8-sig")
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: byte {error.start:,} is not UTF-8 text; expected JSON") from None
     if text.lstrip().startswith("["):
         try:
             whole = json.loads(text)
@@ -95,14 +98,20 @@ def _audit_events(path: Path, records: Iterable[tuple[str, Mapping[str, Any]]]) 
     result, mirrors = Audit(path), dict[Source, Mirror]()
     for where, event in records:
         data = event.get("data")
-        if not isinstance(event.get("event_id"), int) or not isinstance(data, dict) or data.get("type") not in KINDS:
+        if (
+            not isinstance(event.get("event_id"), int)
+            or not isinstance(data, dict)
+            or str(data.get("type")) not in KINDS
+        ):
             raise ValueError(f"{where}: no KV event: it needs an event_id and data of type {', '.join(sorted(KINDS))}")
-        mirror = mirrors.setdefault((event.get("worker_id"), event.get("attention_dp_rank")), Mirror())
         told = {**event, "window_size": event.get("window_size"), "data": data}
         try:
+            mirror = mirrors.setdefault((event.get("worker_id"), event.get("attention_dp_rank")), Mirror())
             faults = list(_event(mirror, told))
-        except (KeyError, TypeError, AttributeError) as error:
+        except KeyError as error:
             raise ValueError(f"{where}: event {event['event_id']} of type {data['type']} lacks {error}") from None
+        except (TypeError, AttributeError, ValueError, OverflowError) as error:
+            raise ValueError(f"{where}: event {event['event_id']} of type {data['type']}: {error}") from None
         result.faults += [f"event {event['event_id']}{_who(event)}: {fault}" for fault in faults]
     for source, mirror in mirrors.items():
         result.leaks += _unreachable(mirror)
@@ -132,7 +141,7 @@ def _event(mirror: Mirror, event: Mapping[str, Any]) -> Iterator[str]:
 def _created(mirror: Mirror, window: Window, data: Mapping[str, Any]) -> Iterator[str]:
     if window in mirror.sizes:
         yield f"window {window} was created before"
-    mirror.sizes[window] = list(data["num_blocks_per_cache_level"])
+    mirror.sizes[window] = [int(blocks) for blocks in data["num_blocks_per_cache_level"]]
 
 
 def _stored(mirror: Mirror, window: Window, data: Mapping[str, Any]) -> Iterator[str]:
@@ -140,7 +149,7 @@ def _stored(mirror: Mirror, window: Window, data: Mapping[str, Any]) -> Iterator
     if parent is not None and parent not in known:
         yield f"stores below {parent}, which nobody told of in window {window}"
     for block in data["blocks"]:
-        name, level = block["block_hash"], block["cache_level"]
+        name, level = block["block_hash"], int(block["cache_level"])
         if name in known:
             mirror.level[window, known[name].level] -= 1
             mirror.children[window, known[name].parent or 0] -= 1
@@ -185,7 +194,7 @@ def _updated(mirror: Mirror, window: Window, data: Mapping[str, Any]) -> Iterato
     change = data.get("cache_level")
     if change is not None:
         mirror.level[window, block.level] -= 1
-        _more(mirror, window, change["new_value"])
+        _more(mirror, window, int(change["new_value"]))
 
 
 def _unreachable(mirror: Mirror) -> int:
@@ -228,6 +237,8 @@ def _stats(record: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 FALLING = ("allocTotalBlocks", "allocNewBlocks", "reusedBlocks", "missedBlocks")
+POOL = ("freeNumBlocks", "usedNumBlocks", "maxNumBlocks")
+COUNTED = (*FALLING, *POOL, "cacheHitRate")
 
 
 def _audit_statistics(path: Path, records: Iterable[tuple[str, Mapping[str, Any]]]) -> Audit:
@@ -237,6 +248,9 @@ def _audit_statistics(path: Path, records: Iterable[tuple[str, Mapping[str, Any]
         if stats is None:
             continue
         iterations += 1
+        wrong = next((name for name in COUNTED if not isinstance(stats.get(name, 0), int | float)), None)
+        if wrong is not None:
+            raise ValueError(f"{where}: {wrong} is {stats[wrong]!r}; expected a number")
         result.faults += [f"{where}: {fault}" for fault in _iteration(stats, before)]
         before = dict(stats)
     used, room = before.get("usedNumBlocks"), before.get("maxNumBlocks")
@@ -245,9 +259,8 @@ def _audit_statistics(path: Path, records: Iterable[tuple[str, Mapping[str, Any]
 
 
 def _iteration(stats: Mapping[str, Any], before: Mapping[str, Any]) -> Iterator[str]:
-    names = ("freeNumBlocks", "usedNumBlocks", "maxNumBlocks")
-    if all(name in stats for name in names):
-        free, used, room = (stats[name] for name in names)
+    if all(name in stats for name in POOL):
+        free, used, room = (stats[name] for name in POOL)
         if free + used != room:
             yield f"{free} free + {used} used are not {room} blocks"
         if min(free, used) < 0:

@@ -5,12 +5,12 @@ retention rules of the spec; what a copy costs beside its bytes comes from the h
 
     over thresholds     which priorities are no longer offloaded, the traffic saved, the hits and seconds it costs
     over block sizes    hits by tier, space in part-filled blocks, chains cut by dropped blocks, fixed cost of copies
-    over anything else  the difference in hit rate at each block size
+    over anything else  hits, traffic and first tokens at each value and block size
 """
 
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -224,16 +224,27 @@ def _top(direction: LinkDirection) -> float:
 
 
 def other(runs: Runs, key: str) -> list[str]:
-    """What another setting changes in the hit rate, at each block size."""
+    """What another setting changes in hits, traffic and first tokens, at each block size."""
     values = list(dict.fromkeys(runs.frame[key]))
-    name = _named(runs, key)
-    lines = [f"{name[0].upper()}{name[1:]} {', '.join(map(shown, values))}: tokens found"]
+    name, divisor = _named(runs, key), column(key).divisor
+    unit = f" {column(key).unit.split()[0]}" if divisor != 1 else ""
+    listed = ", ".join(shown(value / divisor if divisor != 1 else value) for value in values)
+    lines = [f"{name[0].upper()}{name[1:]} {listed}{unit}:"]
     sizes = sorted(runs.frame[BLOCK].unique()) if BLOCK in runs.keys else [None]
     for size in sizes:
         rows = runs.along(key, **({} if size is None else {BLOCK: size})).set_index(key)
-        head = "  " if size is None else f"  at {size:g} tokens a block "
-        lines.append(head + ", ".join(f"{rows.loc[value, 'hit_rate_tokens']:.1%}" for value in values))
+        head = "  " if size is None else f"  at {size:g} tokens a block: "
+        lines.append(head + "; ".join(_along(rows, values)))
     return lines
+
+
+def _along(rows: pd.DataFrame, values: Sequence[Any]) -> Iterator[str]:
+    """Hits, traffic and the mean time to first token at each value, those that there are."""
+    yield "tokens found " + ", ".join(f"{rows.loc[value, 'hit_rate_tokens']:.1%}" for value in values)
+    if rows["moved_bytes"].any():
+        yield "moved " + ", ".join(f"{rows.loc[value, 'moved_bytes'] / GIB:,.3g}" for value in values) + " GiB"
+    if _timed(rows):
+        yield "mean time to first token " + ", ".join(_seconds(rows.loc[value, "ttft_mean_s"]) for value in values)
 
 
 def _named(runs: Runs, key: str) -> str:

@@ -1,6 +1,8 @@
 """Audit: each kind of fault in a dump is found and named, a sound dump has none, leaks are counted apart."""
 
 import json
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -119,12 +121,43 @@ def test_statistics_of_iterations_must_add_up(tmp_path: Path) -> None:
         ("[1]", "element 0: int found, expected an object"),
         ('[{"a": 1}]', "element 0: no KV event"),
         ('[{"event_id": 1, "data": {"type": "stored"}}]', "event 1 of type stored lacks 'parent_hash'"),
+        (
+            '{"kvCacheStats": {"freeNumBlocks": null, "usedNumBlocks": 1}}',
+            ":1: freeNumBlocks is None; expected a number",
+        ),
     ],
 )
 def test_file_that_is_no_dump_is_one_clear_line(tmp_path: Path, text: str, words: str) -> None:
     path = tmp_path / "e.json"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(ValueError, match=words):
+        audit(path)
+
+
+def junk(value: Any) -> Iterator[Any]:
+    """The JSON value with one part of it after the other replaced by something else or left out."""
+    yield from (None, "x", -1, [], {}, [7], {"a": 1}, True)
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield {key: other for key, other in value.items() if key != name}
+            yield from ({**value, name: other} for other in junk(inner))
+    elif isinstance(value, list) and value:
+        yield from ([other, *value[1:]] for other in junk(value[0]))
+
+
+@pytest.mark.parametrize("record", [CREATED, BOTH, moved(1, A1, 0, 1), {"kvCacheStats": {"freeNumBlocks": 1}}])
+def test_dump_with_any_part_wrong_is_a_fault_or_one_line_and_never_breaks(tmp_path: Path, record: Any) -> None:
+    path = tmp_path / "e.json"
+    for wrong in junk(record):
+        path.write_text(json.dumps([wrong, BOTH]), encoding="utf-8")
+        with suppress(ValueError):
+            audit(path)
+
+
+def test_file_that_is_no_text_names_the_file_and_the_byte(tmp_path: Path) -> None:
+    path = tmp_path / "e.json"
+    path.write_bytes(b"[\xff")
+    with pytest.raises(ValueError, match=r"e\.json: byte 1 is not UTF-8 text"):
         audit(path)
 
 

@@ -53,9 +53,9 @@ def test_block_sizes_tell_empty_space_lost_chains_and_fixed_cost(tmp_path: Path)
 
 
 def test_other_setting_is_compared_at_each_block_size(tmp_path: Path) -> None:
-    rows = [row(500, 0, 0, enable_partial_reuse=True), row(300, 0, 0, enable_partial_reuse=False)]
+    rows = [row(500, 8, 0, enable_partial_reuse=True), row(300, 2, 0, enable_partial_reuse=False)]
     text = why(sweep(tmp_path, {"enable_partial_reuse": [True, False]}, rows, []))
-    assert text[1:] == ["Partial reuse on, off: tokens found", "  50.0%, 30.0%"]
+    assert text[1:] == ["Partial reuse on, off:", "  tokens found 50.0%, 30.0%; moved 8, 2 GiB"]
 
 
 @pytest.mark.parametrize(
