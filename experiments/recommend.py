@@ -4,7 +4,8 @@ It can run the choice again, with another seed and on the second half of the tra
 """
 
 import json
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ import numpy as np
 import pandas as pd
 import yaml
 
+from experiments.ready import draws
 from experiments.spec import Spec
+from experiments.study import with_setting
 from experiments.trace import Trace
 from experiments.trtllm_options import MOVED
 from experiments.version import kvtier_version
@@ -23,8 +26,9 @@ from reports.limits import Limit
 from reports.plots import words
 from reports.recommend import Advice, recommend, sentences
 from reports.rows import PLAN, plan_of
-from reports.table import read_sweep, varied
+from reports.table import SEED, read_sweep, varied
 from traces.options import ReadOptions
+from traces.workloads import PREFIX
 
 KNOWN_ERROR = 0.10
 """How good times are with a preset: the tolerance that published copy and compute figures are held to (docs/figures.md)."""
@@ -94,9 +98,14 @@ def recommended(directory: Path, slo: list[str], prefer: list[str], out: Path | 
     keys = varied(frame, about)
     advice = recommend(frame, keys, slo, prefer)
     spec = spec_of(directory, int(advice.chosen["run"]))
-    tried = trials(spec, trace_of(about)) if check else []
-    checks = [again(spec, requests, advice, name) for name, spec, requests in tried]
+    trace = trace_with(directory, int(advice.chosen["run"]), about)
+    seeds = [int(seed) for seed in about.get("grid", {}).get(SEED, ())]
+    checks = (
+        [again(tried, requests, advice, name) for name, tried, requests in trials(spec, trace, seeds)] if check else []
+    )
     lines = [*sentences(advice, KNOWN_ERROR), *(told(one, advice) for one in checks)]
+    if check and not has_seed(spec, trace):
+        lines.append("Another seed changes nothing here: the trace is recorded and no choice of this run is random.")
     target = out if out is not None else directory / "kv_cache_config.yaml"
     with written(target) as path:
         path.write_text(options_file(spec, advice, lines), encoding="utf-8")
@@ -117,15 +126,33 @@ def trace_of(about: dict[str, Any]) -> Trace:
     return Trace(about["trace"], options.pop("format", None), ReadOptions(**options), about.get("limit"))
 
 
-def trials(spec: Spec, trace: Trace) -> list[tuple[str, Spec, Requests]]:
-    """The same spec under another seed, and on the second half of the trace alone (with a cold cache)."""
+def trace_with(directory: Path, run: int, about: dict[str, Any]) -> Trace:
+    """The trace of one run: another seed of a generated one is another name."""
+    names = (str(entry["trace"]) for entry in plan_of(directory) if int(entry["run"]) == run and "trace" in entry)
+    return replace(trace_of(about), name=next(names, str(about["trace"])))
+
+
+def has_seed(spec: Spec, trace: Trace) -> bool:
+    """Whether another seed makes another run: of a generated trace another one, of a random router other choices."""
+    return trace.name.startswith(PREFIX) or draws(spec)
+
+
+def trials(spec: Spec, trace: Trace, seeds: list[int]) -> Iterator[tuple[str, Spec, Requests]]:
+    """The same with a seed beyond `seeds`, where there is chance, and on the trace's second half alone (with a cold cache)."""
     requests = trace.requests()
-    workload = spec.workload.model_copy(update={"seed": spec.workload.seed + 1})
+    if has_seed(spec, trace):
+        seed = max(seed_of(trace.name), spec.workload.seed, *seeds) + 1
+        other = with_setting(trace, "trace.seed", seed) if trace.name.startswith(PREFIX) else trace
+        workload = spec.workload.model_copy(update={"seed": seed})
+        yield f"with seed {seed}", spec.model_copy(update={"workload": workload}), other.requests()
     half = requests.take(np.arange(len(requests) // 2, len(requests)))
-    return [
-        ("another seed", spec.model_copy(update={"workload": workload}), requests),
-        ("the second half of the trace, cold", spec, half),
-    ]
+    yield "the second half of the trace, cold", spec, half
+
+
+def seed_of(name: str) -> int:
+    """The seed in a generated trace's name; 0 where none is said."""
+    pairs = dict(pair.partition("=")[::2] for pair in name.partition("?")[2].split("&"))
+    return int(pairs.get("seed", 0))
 
 
 def again(spec: Spec, requests: Requests, advice: Advice, name: str) -> Check:

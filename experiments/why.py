@@ -48,7 +48,8 @@ class Runs:
         rows = self.frame
         for other in self.keys:
             if other != key:
-                rows = rows[rows[other] == fixed.get(other, rows[other].iloc[0])]
+                value = fixed.get(other, rows[other].iloc[0])
+                rows = rows[_is(rows[other], value)]
         return rows.sort_values(key)
 
     def spec(self, rows: pd.DataFrame) -> Spec:
@@ -66,7 +67,7 @@ def why(directory: Path) -> list[str]:
     for line in (directory / "specs.jsonl").read_text(encoding="utf-8").splitlines():
         entry = json.loads(line)
         specs[int(entry["run"])] = entry["spec"]
-    runs = Runs(frame, [key for key in about["grid"] if frame[key].nunique() > 1], specs)
+    runs = Runs(frame, [key for key in about["grid"] if frame[key].nunique(dropna=False) > 1], specs)
     lines = [f"{about['trace']}: {len(frame)} runs"]
     if THRESHOLD in runs.keys:
         lines += thresholds(runs)
@@ -225,26 +226,31 @@ def _top(direction: LinkDirection) -> float:
 
 def other(runs: Runs, key: str) -> list[str]:
     """What another setting changes in hits, traffic and first tokens, at each block size."""
-    values = list(dict.fromkeys(runs.frame[key]))
+    values = runs.frame[key].drop_duplicates().tolist()
     name, divisor = _named(runs, key), column(key).divisor
     unit = f" {column(key).unit.split()[0]}" if divisor != 1 else ""
     listed = ", ".join(shown(value / divisor if divisor != 1 else value) for value in values)
     lines = [f"{name[0].upper()}{name[1:]} {listed}{unit}:"]
     sizes = sorted(runs.frame[BLOCK].unique()) if BLOCK in runs.keys else [None]
     for size in sizes:
-        rows = runs.along(key, **({} if size is None else {BLOCK: size})).set_index(key)
+        rows = runs.along(key, **({} if size is None else {BLOCK: size}))
         head = "  " if size is None else f"  at {size:g} tokens a block: "
-        lines.append(head + "; ".join(_along(rows, values)))
+        lines.append(head + "; ".join(_along(pd.concat([rows[_is(rows[key], value)].head(1) for value in values]))))
     return lines
 
 
-def _along(rows: pd.DataFrame, values: Sequence[Any]) -> Iterator[str]:
-    """Hits, traffic and the mean time to first token at each value, those that there are."""
-    yield "tokens found " + ", ".join(f"{rows.loc[value, 'hit_rate_tokens']:.1%}" for value in values)
+def _along(rows: pd.DataFrame) -> Iterator[str]:
+    """Hits, traffic and the mean time to first token of each row, those that there are."""
+    yield "tokens found " + ", ".join(f"{found:.1%}" for found in rows["hit_rate_tokens"])
     if rows["moved_bytes"].any():
-        yield "moved " + ", ".join(f"{rows.loc[value, 'moved_bytes'] / GIB:,.3g}" for value in values) + " GiB"
+        yield "moved " + ", ".join(f"{moved / GIB:,.3g}" for moved in rows["moved_bytes"]) + " GiB"
     if _timed(rows):
-        yield "mean time to first token " + ", ".join(_seconds(rows.loc[value, "ttft_mean_s"]) for value in values)
+        yield "mean time to first token " + ", ".join(map(_seconds, rows["ttft_mean_s"]))
+
+
+def _is(column: "pd.Series[Any]", value: Any) -> "pd.Series[bool]":
+    """Which rows have this value; nothing is the same as nothing."""
+    return column.isna() if pd.isna(value) else column == value
 
 
 def _named(runs: Runs, key: str) -> str:

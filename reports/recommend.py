@@ -256,5 +256,7 @@ def how_sure(advice: Advice, known_error: float) -> str:
     margins = advice.margins(known_error)
     nearest = min(margin for margin, _ in margins)
     safe = all(margin > doubt for margin, doubt in margins)
-    verdict = "enough" if safe else "NOT enough: treat it as a coin toss, or sweep closer"
+    verdict = "NOT enough: treat it as a coin toss, or sweep closer"
+    if safe:
+        verdict = "enough" if advice.seeds > 1 else "enough for this very trace; --check tries others"
     return f"How sure: {100 * nearest:.0f} % to the nearest limit; {over}; {times}: {verdict}."

@@ -1,5 +1,6 @@
 """The configuration to paste: it says what the run had, can be read back, and a check runs the choice again."""
 
+import json
 import re
 from pathlib import Path
 
@@ -9,7 +10,9 @@ from typer.testing import CliRunner
 
 from experiments.cli import app
 from experiments.load import load
-from experiments.recommend import spec_of
+from experiments.recommend import spec_of, trials
+from experiments.trace import Trace
+from traces.read import read
 
 TRACE = "mooncake_arxiv_first1000"
 
@@ -56,26 +59,47 @@ def test_file_says_why_and_what_other_engines_call_it(sweep: Path, tmp_path: Pat
     assert "# SGLang: --page-size 512" in text
 
 
-def test_check_runs_the_choice_again_and_tells_of_a_missed_limit(sweep: Path, tmp_path: Path) -> None:
+def test_check_runs_the_choice_again_on_the_second_half_and_says_where_a_seed_changes_nothing(
+    sweep: Path, tmp_path: Path
+) -> None:
     result = kvtier("recommend", sweep, "--slo", "ttft_p99<1h", "--check", "-o", tmp_path / "o.yaml")
     assert result.exit_code == 0, result.output
     assert re.search(
-        r"^Again, another seed: time to first token, p99 [\d.]+ s, \+\d+ % to time to first token, p99 < 3600 s\.$",
+        r"^Again, the second half of the trace, cold: time to first token, p99 [\d.]+ s, \+\d+ % to time to first token,"
+        r" p99 < 3600 s\.$",
         result.stdout,
         re.MULTILINE,
     )
-    assert "Again, the second half of the trace, cold:" in result.stdout
+    assert "Another seed changes nothing here: the trace is recorded" in result.stdout
+    assert "Again, with seed" not in result.stdout
+
+
+def test_another_seed_of_a_generated_trace_is_another_trace_and_none_of_the_swept_ones() -> None:
+    spec = load(None, [])[0]
+    generated = Trace("synthetic:multitenant?requests=5&seed=3")
+    (name, other, requests), (_, same, half) = trials(spec, generated, [0, 1, 7])
+    assert name == "with seed 8"
+    assert other.workload.seed == 8
+    assert same == spec
+    assert requests.prompt_tokens.tolist() == read("synthetic:multitenant?requests=5&seed=8").prompt_tokens.tolist()
+    assert requests.prompt_tokens.tolist() != generated.requests().prompt_tokens.tolist()
+    assert half.prompt_tokens.tolist() == generated.requests().prompt_tokens[2:].tolist()
 
 
 def test_check_ends_with_code_1_where_the_second_half_misses_the_limit(sweep: Path, tmp_path: Path) -> None:
     # Half the trace has half the requests, so a limit on their number is one that it must miss.
-    result = kvtier("recommend", sweep, "--slo", "requests>=60", "--check", "-o", tmp_path / "o.yaml")
+    found = tmp_path / "found.json"
+    result = kvtier("recommend", sweep, "--slo", "requests>=60", "--check", "-o", tmp_path / "o.yaml", "--json", found)
     assert result.exit_code == 1, result.output
-    assert "Again, another seed: requests 60, +0 % to requests >= 60.\n" in result.stdout
     assert (
         "Again, the second half of the trace, cold: requests 30, -50 % to requests >= 60: a limit is MISSED.\n"
         in result.stdout
     )
+    told = json.loads(found.read_text(encoding="utf-8"))
+    assert told["held"] is False
+    assert told["checks"] == [
+        {"name": "the second half of the trace, cold", "figures": {"requests": 30.0}, "held": False}
+    ]
 
 
 def test_unknown_figure_is_one_line_and_leaves_no_file(sweep: Path, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The explanation of a sweep quotes its rows: which blocks stop moving, what that saves and costs."""
 
 import json
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,20 @@ def test_other_setting_is_compared_at_each_block_size(tmp_path: Path) -> None:
     rows = [row(500, 8, 0, enable_partial_reuse=True), row(300, 2, 0, enable_partial_reuse=False)]
     text = why(sweep(tmp_path, {"enable_partial_reuse": [True, False]}, rows, []))
     assert text[1:] == ["Partial reuse on, off:", "  tokens found 50.0%, 30.0%; moved 8, 2 GiB"]
+
+
+def test_setting_that_begins_with_nothing_said_does_not_hide_the_others(tmp_path: Path) -> None:
+    grid = {"ttl_s": [None, 1.0], "enable_partial_reuse": [True, False]}
+    rows = [
+        row(100 * i, 2, 0, ttl_s=ttl, enable_partial_reuse=on) for i, (ttl, on) in enumerate(product(*grid.values()))
+    ]
+    text = why(sweep(tmp_path, grid, rows, []))
+    assert text[1:] == [
+        "Ttl s default, 1:",
+        "  tokens found 0.0%, 20.0%; moved 2, 2 GiB",
+        "Partial reuse on, off:",
+        "  tokens found 0.0%, 10.0%; moved 2, 2 GiB",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def test_sentences_hold_the_numbers_of_the_choice(frame: pd.DataFrame) -> None:
         == "The cheaper block 16, threshold 80 misses time to first token, p99 < 1.65 s: time to first token, p99 1.8 s."
     )
     assert said[4].startswith("How sure: 3 % to the nearest limit; one seed")
-    assert said[4].endswith("good to about 1 %: enough.")
+    assert said[4].endswith("good to about 1 %: enough for this very trace; --check tries others.")
 
 
 def test_margin_below_the_models_error_is_called_a_coin_toss(frame: pd.DataFrame) -> None:
@@ -51,7 +51,7 @@ def test_margin_below_the_models_error_is_called_a_coin_toss(frame: pd.DataFrame
 
 def test_counts_are_exact_so_a_narrow_limit_on_a_hit_rate_is_sure(frame: pd.DataFrame) -> None:
     said = sentences(recommend(frame, KEYS, ["hit_rate_tokens>43.9%"], []), known_error=0.1)
-    assert said[-1].endswith("enough.")
+    assert said[-1].endswith("enough for this very trace; --check tries others.")
     assert "NOT" not in said[-1]
 
 
