@@ -108,6 +108,7 @@ COLUMNS = {
     "disk_blocks": Column("disk tier", "blocks", short="disk"),
     "rate_scale": Column("arrival rate", "times the trace's", better="higher", short="rate"),
     "workers": Column("workers", short="workers"),
+    "size": Column("store shared by workers", "GiB", GIB, short="store"),
 }
 GROUPS = {
     "workload": ("requests", "prompt_tokens", "output_tokens"),
