@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich.table import Table
 
 from experiments import console
@@ -11,13 +12,13 @@ from experiments.load import load
 from experiments.progress import progress
 from experiments.trace import Trace
 from experiments.xfer import printed
-from kvcache.routers import ROUTERS
+from kvcache.routers import ROUTERS, Weights, make_router
 
 
 def compared(
     trace: Trace, spec: str | None, settings: Sequence[str], routers: str, delays: str = "0"
 ) -> list[dict[str, Any]]:
-    """One row a router, and a delay of KV events where it reads them, in the order given."""
+    """One row a router, and one a delay of KV events where it reads them, in the order given."""
     names = [name.strip() for name in routers.split(",") if name.strip()]
     unknown = [name for name in names if name not in ROUTERS]
     if unknown or not names:
@@ -28,7 +29,7 @@ def compared(
     specs = [
         load(spec, [*settings, f"workload.router={name}", f"router.event_delay_s={delay}"])
         for name in names
-        for delay in late
+        for delay in (late if _reads_events(name) else late[:1])
     ]
     requests = trace.requests()
     from experiments.run import run
@@ -40,6 +41,10 @@ def compared(
             row["notes"] = list(dict.fromkeys([*notes, *requests.notes, *row["notes"]]))
             rows.append(row)
     return rows
+
+
+def _reads_events(router: str) -> bool:
+    return make_router(router, Weights(), np.random.default_rng(0)).reads_events
 
 
 def show(rows: Sequence[Mapping[str, Any]], json: str | None, plot: Path | None = None) -> None:

@@ -121,7 +121,7 @@ def _line(name: str, line: Mapping[str, Any]) -> tuple[str, str, str] | None:
     if value is None or isinstance(value, str | list) or (value == 0 and name not in ALWAYS):
         return None
     kind = name.partition("_")[0]
-    if kind in SPREADS:
+    if kind in SPREADS and name not in COLUMNS:
         values = [line[f"{kind}_{which}_s"] for which in QUANTILES]
         divisor, unit = (0.001, "ms") if values[0] < 1 else (1, "s")
         figures = " / ".join(f"{seconds / divisor:,.3g}" for seconds in values)

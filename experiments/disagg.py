@@ -48,6 +48,16 @@ def of_generation(spec: Spec) -> Spec:
     return side_spec(spec, spec.cluster.generation) if spec.cluster.disaggregated else spec
 
 
+def check_split(model: Model, split: Split) -> None:
+    """Refuse ranks that would get no whole head, or no layer."""
+    if model.heads % split.tensor:
+        raise ValueError(
+            f"tp={split.tensor}: the {model.heads} heads of {model.name} cannot be shared evenly by so many GPUs"
+        )
+    if split.pipeline > model.layers:
+        raise ValueError(f"pp={split.pipeline}: {model.name} has {model.layers} layers only")
+
+
 def transport_of(spec: Spec) -> Transport:
     """How caches are handed over."""
     cluster = spec.cluster
@@ -75,6 +85,7 @@ def whole_bytes_per_token(model: Model, cache_dtype: str) -> float:
 
 def side_of(work: Ready, side: Side, *, sends: bool) -> Ready:
     """The workload ready for one side's workers: their pools, less the buffers."""
+    check_split(work.plan.model, split_of(side))
     spec = side_spec(work.spec, side)
     the_plan = plan(spec, longest_tokens(work.requests))
     cluster, transport = work.spec.cluster, transport_of(work.spec)

@@ -10,8 +10,8 @@ import numpy as np
 from rich.table import Table
 
 from experiments import console
-from experiments.cluster_spec import Side
-from experiments.disagg import conversion_of, split_of
+from experiments.cluster_spec import Autoscaling, Cluster, Side
+from experiments.disagg import check_split, conversion_of, split_of
 from experiments.load import load as load_spec
 from experiments.pools import plan
 from experiments.rate_match import Load, Machine, aggregated, best_at, context_rate, decode_s, matched
@@ -75,14 +75,19 @@ def uniform(load: Load, requests: int, rate: float, seed: int, unit_tokens: int)
 
 def studied(study: Study, spec_name: str | None, settings: list[str]) -> dict[str, Any]:
     """The figures, as plain data."""
-    spec, notes = load_spec(spec_name, settings)
     sides = {"context": study.context, "generation": study.generation}
-    apart_spec = spec.model_copy(update={"cluster": spec.cluster.model_copy(update=sides)})
-    machine, context, generation = _machine(apart_spec, study), split_of(study.context), split_of(study.generation)
+    shares = [f"cluster.{name}.{key}={value}" for name, each in sides.items() for key, value in each]
+    spec, notes = load_spec(spec_name, [*settings, *shares])
+    machine, context, generation = _machine(spec, study), split_of(study.context), split_of(study.generation)
+    for split in (context, generation):
+        check_split(machine.model, split)
     supply = context_rate(machine, context, study.load, spec.scheduler.max_num_tokens)
     points = matched(machine, context, generation, study.load, spec.scheduler.max_num_tokens)
     if not points:
-        raise ValueError(f"a generation worker on {generation.gpus} GPUs has no room for one request of {study.load}")
+        raise ValueError(
+            f"a generation worker of {generation.gpus} GPU{'' if generation.gpus == 1 else 's'} has no room for one request"
+            f" of {study.load.isl} + {study.load.osl} tokens: raise tp or pp in --gen"
+        )
     most = points[-1]
     demand = most.batch / (study.load.osl * decode_s(machine.params(generation), study.load, most.batch))
     sustained = min(study.context.workers * supply, study.generation.workers * demand)
@@ -90,7 +95,7 @@ def studied(study: Study, spec_name: str | None, settings: list[str]) -> dict[st
     requests = uniform(study.load, study.requests, rate, spec.workload.seed, spec.kv_cache_config.tokens_per_block)
     gpus = study.context.workers * context.gpus + study.generation.workers * generation.gpus
     together_spec = _together(spec, study, gpus)
-    rows = {"apart": run(apart_spec, requests), "together": run(together_spec, requests)}
+    rows = {"apart": run(spec, requests), "together": run(together_spec, requests)}
     both = aggregated(machine, generation, study.load, spec.scheduler.max_num_tokens)
     return {
         "rate_per_s": rate,
@@ -127,11 +132,16 @@ def _together(spec: Spec, study: Study, gpus: int) -> Spec:
     parallel = spec.parallel.model_copy(
         update={"tensor_parallel_size": each.tensor, "pipeline_parallel_size": each.pipeline}
     )
-    return spec.model_copy(update={"workload": workload, "parallel": parallel})
+    store = spec.store.model_copy(update={"bypass_tokens": 0})
+    alone = {"cluster": Cluster(), "autoscaling": Autoscaling(), "store": store}
+    return spec.model_copy(update={"workload": workload, "parallel": parallel, **alone})
 
 
 def _figures(row: dict[str, Any], gpus: int) -> dict[str, Any]:
-    kept = ("ttft_s", "tpot_s", "output_tokens_per_s", "ttft_parts", "transferred_bytes")
+    kept = (
+        "ttft_s", "tpot_s", "output_tokens_per_s", "ttft_parts", "transferred_bytes", "store", "pool_sizes", "mean_workers",
+        "goodput_requests_per_s", "goodput_share",
+    )  # fmt: skip
     return {name: row.get(name) for name in kept} | {"tokens_per_s_per_gpu": row["output_tokens_per_s"] / gpus}
 
 
@@ -154,7 +164,9 @@ def show(result: dict[str, Any], json: str | None, plot: Path | None = None) -> 
     printed(table)
     console.heading(f"{result['gpus']} GPUs, {result['rate_per_s']:.3g} requests/s")
     sides = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for title in ("", "TTFT mean / p90 (ms)", "TPOT mean / p90 (ms)", "tokens/s/user", "tokens/s/GPU"):
+    good = result["apart"]["goodput_share"] is not None
+    titles = ("", "TTFT mean / p90 (ms)", "TPOT mean / p90 (ms)", "tokens/s/user", "tokens/s/GPU")
+    for title in (*titles, *(["within limits (%)"] if good else [])):
         sides.add_column(title, justify="right" if title else "left", no_wrap=True)
     for name, words in (("apart", "disaggregated"), ("together", "aggregated")):
         sides.add_row(words, *_cells(result[name]))
@@ -198,4 +210,5 @@ def _cells(figures: dict[str, Any]) -> tuple[str, ...]:
         f"{1e3 * tpot['mean']:.3g} / {1e3 * tpot['p90']:.3g}",
         f"{1 / tpot['mean']:.1f}",
         f"{figures['tokens_per_s_per_gpu']:.1f}",
+        *([] if figures["goodput_share"] is None else [f"{100 * figures['goodput_share']:.1f}"]),
     )

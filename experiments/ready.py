@@ -18,6 +18,9 @@ from kvcache.retention import RetentionColumns
 from sim.cluster import assign
 from sim.turns import Turns, turns_before
 
+STATIC = ("round_robin", "random", "session")
+"""Routers whose choice follows from the trace alone."""
+
 
 @dataclass(frozen=True)
 class Ready:
@@ -104,6 +107,21 @@ def _nothing_left(work: Ready) -> ValueError:
 def needs_whole_trace(spec: Spec) -> bool:
     """Whether what a request gets depends on requests after it."""
     return spec.workload.spread_arrivals or counts_sessions(spec.retention)
+
+
+def on_a_fleet(spec: Spec) -> bool:
+    """Whether something looks at the workers, or reaches into them, while they run."""
+    reached = spec.cluster.disaggregated or spec.store.size > 0 or spec.autoscaling.wanted
+    return reached or spec.workload.router not in STATIC
+
+
+def check_by_turn(spec: Spec, what: str) -> None:
+    """Refuse what goes worker by worker where workers do not run by themselves."""
+    if on_a_fleet(spec):
+        raise ValueError(
+            f"{what} goes through one worker after the other; workers that a router looks at, a cluster, a store or a"
+            f" growing pool cannot be: use router {', '.join(STATIC)}, without cluster, store and autoscaling"
+        )
 
 
 def whole(work: Ready) -> Part:

@@ -1,6 +1,6 @@
 """What `kvtier replay` and `kvtier explain` do once their options are read."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,8 @@ from experiments.load import load
 from experiments.progress import Report, progress
 from experiments.spec import Spec
 from experiments.trace import Trace
+
+POOL_CHANGES = 12
 
 
 def replayed(trace: Trace, spec: str | None, settings: Sequence[str], *, timing: bool) -> dict[str, Any]:
@@ -26,8 +28,7 @@ def replayed(trace: Trace, spec: str | None, settings: Sequence[str], *, timing:
 def _replayed(trace: Trace, spec: Spec, report: Report, *, timing: bool) -> tuple[dict[str, Any], Sequence[str]]:
     """The row, and the notes of reading."""
     from experiments import run, untimed
-    from experiments.ready import needs_whole_trace
-    from experiments.routed import on_a_fleet
+    from experiments.ready import needs_whole_trace, on_a_fleet
 
     if needs_whole_trace(spec) or (timing and not on_a_fleet(spec)):
         requests = trace.requests()
@@ -44,8 +45,18 @@ def show(row: dict[str, Any], json: str | None) -> None:
         console.write_json(row, json)
     if json != "-":
         console.summary(row)
+        for line in pool_lines(row):
+            console.say(line)
     if json not in {None, "-"}:
         console.say(str(json))
+
+
+def pool_lines(row: Mapping[str, Any]) -> Iterator[str]:
+    """How many workers of each pool were open from when on; the first changes of many (`--json` has all)."""
+    for pool, sizes in row.get("pool_sizes", {}).items():
+        told = [f"{n} from {time_s:g} s" for time_s, n in sizes[:POOL_CHANGES]]
+        more = f", ... ({len(sizes) - 1} changes in all)" if len(sizes) > POOL_CHANGES else ""
+        yield f"{pool} workers open: {', '.join(told)}{more}"
 
 
 @dataclass(frozen=True)
@@ -60,6 +71,15 @@ class Extras:
     def __post_init__(self) -> None:
         if not self.timing and (self.record or self.timeline):
             raise ValueError("--record and --timeline show times, which a run with --no-timing does not have")
+
+    def check(self, spec: str | None, settings: Sequence[str]) -> None:
+        """Refuse before a long run what could not be written after it."""
+        from experiments.ready import check_by_turn
+
+        asked = {"--record": self.record, "--timeline": self.timeline, "--events": self.events if self.timing else None}
+        named = next((name for name, path in asked.items() if path is not None), None)
+        if named is not None:
+            check_by_turn(load(spec, settings)[0], named)
 
     def write(self, trace: Trace, spec: str | None, settings: Sequence[str], row: dict[str, Any]) -> Iterator[Path]:
         """Write what is wanted; yields each path."""
@@ -88,8 +108,11 @@ def explained(
     """The story of one request's lookup, as lines; with `--json` it goes to that file, or to stdout in their place."""
     from experiments.explain import explain
     from experiments.explain_view import lines
+    from experiments.ready import check_by_turn
 
     checked, notes = load(spec, settings)
+    if timing:
+        check_by_turn(checked, "explain")
     requests = trace.requests()
     story = explain(checked, requests, request, timing=timing)
     console.note([*notes, *requests.notes])

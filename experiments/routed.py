@@ -32,8 +32,6 @@ from sim.routing import Cluster
 
 Progress = Callable[[int], None]
 """Called with how many requests have been routed."""
-STATIC = ("round_robin", "random", "session")
-"""Routers whose choice follows from the trace alone."""
 
 
 @dataclass(frozen=True)
@@ -43,12 +41,6 @@ class FleetWorker:
     clock: NDArray[np.float64]
     steps: int
     pauses: int
-
-
-def on_a_fleet(spec: Spec) -> bool:
-    """Whether something looks at the workers, or reaches into them, while they run."""
-    reached = spec.cluster.disaggregated or spec.store.size > 0 or spec.autoscaling.wanted
-    return reached or spec.workload.router not in STATIC
 
 
 def starts_of(work: Ready, workers: int, *, events: bool, tell_all: bool = False) -> list[Start]:

@@ -14,8 +14,8 @@ from experiments.outcome import Served, fold
 from experiments.pieces import Pieces
 from experiments.prepared import Prepare, shared_tables
 from experiments.progress import Report
-from experiments.ready import Ready, part_of, ready, turns_of, worker_of
-from experiments.routed import evenness_of, on_a_fleet, routed
+from experiments.ready import Ready, on_a_fleet, part_of, ready, turns_of, worker_of
+from experiments.routed import evenness_of, routed
 from experiments.spec import Spec
 from experiments.untimed import decided
 from kvcache.request import Float64, Requests
@@ -54,7 +54,7 @@ def run_pieces(
     total: int | None = None,
     skip: bool = True,
 ) -> dict[str, Any]:
-    """The row of `run`, timed, for a cluster whose workload comes in pieces (`experiments.routed.on_a_fleet`).
+    """The row of `run`, timed, for a cluster whose workload comes in pieces (`experiments.ready.on_a_fleet`).
 
     The rules must not need the whole trace (`experiments.ready.needs_whole_trace`).
     """

@@ -13,7 +13,7 @@ import numpy as np
 from experiments.outcome import Totals, no_times, row_of
 from experiments.prepared import Prepare
 from experiments.progress import Report
-from experiments.ready import Ready, check_untimed, ready_pieces
+from experiments.ready import Ready, check_untimed, on_a_fleet, ready_pieces
 from experiments.spec import Spec
 from kvcache.feed import REMEMBERED, Feed
 from kvcache.load import Load, longest_blocks
@@ -75,7 +75,9 @@ def decided(
         f"{feed.forgotten:,} keys that were in no cache were forgotten to save memory; if such content came back,"
         " misses_by_cause counts it as never_seen"
     )
-    return {**row, "notes": [*work.notes, *([forgotten] if feed.forgotten else [])]}
+    one = "without a clock all requests meet one cache: router, cluster, store and autoscaling play no part"
+    notes = [*work.notes, *([forgotten] if feed.forgotten else []), *([one] if on_a_fleet(work.spec) else [])]
+    return {**row, "notes": notes}
 
 
 def _serve(work: Ready, state: State, load: Load, done: int, total: int | None, progress: Report | None) -> int:

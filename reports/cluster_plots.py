@@ -37,7 +37,7 @@ def pace_plot(curves: Mapping[str, Curve], path: Path, title: str = "") -> None:
 def delay_plot(rows: Sequence[Mapping[str, Any]], path: Path, title: str = "") -> None:
     """Hit rate and mean time to first token over the delay of KV events, one line a router.
 
-    `rows`: router, delay_s, hit_rate_tokens, ttft_mean_s.
+    `rows`: router, delay_s, hit_rate_tokens, ttft_mean_s. A router with one row, which reads no events, is a level line.
     """
     with mpl.rc_context(LOOK):
         figure = Figure(figsize=(8.4, 3.6), layout="constrained")
@@ -51,9 +51,12 @@ def delay_plot(rows: Sequence[Mapping[str, Any]], path: Path, title: str = "") -
         for axes, (column, factor, words) in zip(panels, wanted, strict=True):
             for router, (colour, marker, line) in zip(routers, STYLES, strict=False):
                 mine = sorted((row["delay_s"], row[column] * factor) for row in rows if row["router"] == router)
-                axes.plot(*zip(*mine, strict=True), color=colour, marker=marker, linestyle=line, label=router)
+                if len(mine) == 1 and len(rows) > len(routers):
+                    axes.axhline(mine[0][1], color=colour, linestyle=line, label=router)
+                else:
+                    axes.plot(*zip(*mine, strict=True), color=colour, marker=marker, linestyle=line, label=router)
             axes.set_xscale("symlog", linthresh=0.1)
-            axes.set_ylim(bottom=0)
+            axes.set_ylim(0, 1.05 * max(row[column] * factor for row in rows) or 1)
             axes.set_xlabel("KV events are late by (s)")
             axes.set_ylabel(words)
         panels[0].legend()

@@ -58,8 +58,9 @@ COLUMNS = {
     "output_tokens_per_s_per_gpu": Column("output rate of a GPU", "tokens/s", better="higher"),
     "tokens_per_s_per_user": Column("pace for each user", "tokens/s", better="higher"),
     "goodput_requests_per_s": Column("goodput", "requests/s", better="higher"),
+    "goodput_requests_per_s_per_gpu": Column("goodput of a GPU", "requests/s", better="higher"),
     "goodput_share": Column("requests within the limits", "% of requests", 0.01, "higher"),
-    "imbalance": Column("busiest worker's tokens over the mean"),
+    "imbalance": Column("busiest worker over the mean", "times its tokens"),
     "ttft_parts_queue_s": Column("of TTFT: wait for a context worker", "s"),
     "ttft_parts_prefill_s": Column("of TTFT: compute the prompt", "s"),
     "ttft_parts_memory_s": Column("of TTFT: wait for decode memory", "s"),
@@ -75,7 +76,9 @@ COLUMNS = {
     "store_loaded_bytes": Column("loaded from the store", "GiB", GIB),
     "store_saved_bytes": Column("saved to the store", "GiB", GIB),
     "store_held_bytes": Column("in the store at the end", "GiB", GIB),
-    "store_bypassed_requests": Column("sent to a generation worker at once", "requests", better="higher"),
+    "store_loads": Column("loads from the store", "requests"),
+    "store_load_mean_s": Column("one load, mean", "s"),
+    "store_bypassed_requests": Column("passed the context workers by", "requests", better="higher"),
     "mean_workers_aggregated": Column("workers open, mean", "workers"),
     "mean_workers_context": Column("context workers open, mean", "workers"),
     "mean_workers_generation": Column("generation workers open, mean", "workers"),
@@ -109,6 +112,8 @@ COLUMNS = {
     "rate_scale": Column("arrival rate", "times the trace's", better="higher", short="rate"),
     "workers": Column("workers", short="workers"),
     "size": Column("store shared by workers", "GiB", GIB, short="store"),
+    "cluster.context.workers": Column("context workers", short="context"),
+    "cluster.generation.workers": Column("generation workers", short="generation"),
 }
 GROUPS = {
     "workload": ("requests", "prompt_tokens", "output_tokens"),
@@ -150,8 +155,8 @@ TIMES = {"ttft": "time to first token", "tpot": "time per output token", "e2e": 
 def column(name: str) -> Column:
     """What is known about a column; one nobody described is shown under its own name, lower being better."""
     last = name.rsplit(".", maxsplit=1)[-1]
-    if last in COLUMNS:
-        return COLUMNS[last]
+    if name in COLUMNS or last in COLUMNS:
+        return COLUMNS.get(name) or COLUMNS[last]
     if name.startswith("misses_"):
         cause = name.removeprefix("misses_").removesuffix("_blocks")
         return Column(f"misses, {CAUSES.get(cause, cause.replace('_', ' '))}", "blocks")

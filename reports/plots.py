@@ -78,9 +78,9 @@ def words(rows: pd.DataFrame, keys: Sequence[str]) -> str:
 
 
 def group_key(keys: Sequence[str]) -> str | None:
-    """The configuration key that colours stand for: the block size when it was varied."""
-    blocks = [key for key in keys if key.endswith("tokens_per_block")]
-    return next(iter([*blocks, *keys]), None)
+    """The configuration key that colours stand for: block size or context workers when they were varied."""
+    first = [key for key in keys if key.endswith(("tokens_per_block", "context.workers"))]
+    return next(iter([*first, *keys]), None)
 
 
 def new_page(width: float, height: float) -> Figure:

@@ -33,6 +33,7 @@ def replay(
 
     check_target(json)
     settings, extras = configured.settings(), Extras(events, record, timeline, timing=not no_timing)
+    extras.check(configured.spec, settings)
     row = replayed(trace.source(), configured.spec, settings, timing=not no_timing)
     show(row, json)
     for path in extras.write(trace.source(), configured.spec, settings, row):

@@ -15,10 +15,11 @@ from reports.table import SEED, read_sweep, varied
 
 TIPS = (
     *("hit_rate_tokens", "hit_rate_blocks", "moved_bytes", "offload_bytes", "onboard_bytes"),
-    *("ttft_p50_s", "ttft_p99_s", "tpot_p99_s", "output_tokens_per_s"),
+    *("ttft_p50_s", "ttft_p99_s", "tpot_p99_s", "output_tokens_per_s", "goodput_requests_per_s"),
 )
 START_X = ("moved_bytes", "onboard_bytes", "ttft_p50_s")
 START_Y = ("hit_rate_tokens", "hit_rate_blocks", "output_tokens_per_s")
+START_OF_A_CLUSTER = ("tokens_per_s_per_user", "output_tokens_per_s_per_gpu")
 MOST_BARS = 24
 
 
@@ -75,6 +76,7 @@ def explored(
     down = next((key for key in free if not key.endswith("tokens_per_block")), free[0] if free else "")
     across = next((key for key in free if key != down and key.endswith("tokens_per_block")), "")
     across = across or next((key for key in free if key != down), down)
+    x, y = START_OF_A_CLUSTER if any(key.endswith("workers") for key in keys) else ("", "")
     return {
         "kind": "explore",
         "columns": columns,
@@ -84,8 +86,8 @@ def explored(
         "bound": bound and {"of": "hit_rate_tokens", "value": bound},
         "tips": [name for name in TIPS if name in figures],
         "start": {
-            "x": next((name for name in START_X if name in figures), figures[0]),
-            "y": next((name for name in START_Y if name in figures), figures[-1]),
+            "x": next((name for name in (x, *START_X) if name in figures), figures[0]),
+            "y": next((name for name in (y, *START_Y) if name in figures), figures[-1]),
             "colour": across,
             "shape": down if down != across and frame[down].nunique() <= 8 else "",
             "heatDown": down,

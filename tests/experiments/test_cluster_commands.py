@@ -9,14 +9,18 @@ import numpy as np
 import pytest
 import simpy
 
+import reports.choice
 from experiments.disagg import side_of
 from experiments.disagg_study import Study, side, studied
 from experiments.load import load
 from experiments.pieces import Pieces
 from experiments.rate_match import Load
 from experiments.ready import ready
+from experiments.replay import Extras, explained, pool_lines
 from experiments.routed import cluster_of
 from experiments.run import run, run_pieces
+from experiments.trace import Trace
+from reports.page.kinds import report
 from sim.feed import Feed
 from traces.read import read
 
@@ -120,6 +124,30 @@ def test_a_pool_that_grows_says_when_and_counts_the_gpus_it_had() -> None:
     assert sizes[1][0] * 20 == pytest.approx(round(sizes[1][0] * 20))
     assert 1 < figures["gpus"] == figures["mean_workers"]["aggregated"] < 3
     assert figures["output_tokens_per_s_per_gpu"] == pytest.approx(figures["output_tokens_per_s"] / figures["gpus"])
+
+
+def test_the_sizes_of_a_pool_are_told_in_one_line_and_long_ones_cut() -> None:
+    few, many = [[0.0, 1], [2.5, 2]], [[float(t), 1 + t % 2] for t in range(20)]
+    assert list(pool_lines({"pool_sizes": {"context": few}})) == ["context workers open: 1 from 0 s, 2 from 2.5 s"]
+    assert next(pool_lines({"pool_sizes": {"context": many}})).endswith("2 from 11 s, ... (19 changes in all)")
+    assert list(pool_lines({})) == []
+
+
+def test_a_sweep_over_cluster_specs_has_paces_and_goodput_in_its_table(tmp_path: Path) -> None:
+    from experiments.sweep import sweep
+    from experiments.sweeping import Wish
+
+    settings = ["gpu_tokens=20000", "slo.ttft_s=0.05", "cluster.generation.workers=1", "store.size=1GiB"]
+    wish = Wish(Trace(TRACE), None, settings, ["cluster.context.workers=1,2"])
+    rows = sweep(wish.task(), tmp_path, run, lambda jobs, work: ((job, work(job)) for job in jobs), lambda _: None)
+    assert [row["error"] for row in rows] == [None, None]
+    assert [row["gpus"] for row in rows] == [2, 3]
+    for name in ("output_tokens_per_s_per_gpu", "tokens_per_s_per_user", "goodput_requests_per_s", "store_saved_bytes"):
+        assert all(row[name] > 0 for row in rows), name
+    wish = reports.choice.Wish("tokens_per_s_per_user", "goodput_requests_per_s_per_gpu")
+    assert reports.choice.choose(tmp_path, wish).plot.exists()
+    page = report(tmp_path, tmp_path / "page.html", "kvtier").read_text(encoding="utf-8")
+    assert '"x": "tokens_per_s_per_user"' in page or '"x":"tokens_per_s_per_user"' in page
 
 
 def test_both_sides_of_a_disaggregated_cluster_may_grow() -> None:
@@ -227,6 +255,42 @@ def test_the_study_sets_both_ways_side_by_side() -> None:
     json.dumps(result)
 
 
+def test_the_study_knows_a_store_pools_and_limits() -> None:
+    study = Study(Load(640, 8), side("n=2,tp=1", "--ctx"), side("n=1,tp=2", "--gen"), 12, rate=20.0)
+    more = ["store.size=1GiB", "store.bypass_tokens=64", "autoscaling.context={above: 2, below: 1}", "slo.ttft_s=0.001"]
+    result = studied(study, None, more)
+    assert result["apart"]["store"]["saved_bytes"] > 0
+    assert result["apart"]["pool_sizes"]["context"] == [[0.0, 1]]
+    assert result["apart"]["goodput_share"] == result["together"]["goodput_share"] == 0
+    assert result["together"]["pool_sizes"] is None
+
+
+@pytest.mark.parametrize(
+    ("ctx", "gen", "complaint"),
+    [
+        ("tp=3", "tp=1", "tp=3: the 32 heads of llama-3.1-8b cannot be shared evenly"),
+        ("tp=1", "pp=64", "pp=64: llama-3.1-8b has 32 layers only"),
+    ],
+)
+def test_a_split_that_no_model_has_is_refused(ctx: str, gen: str, complaint: str) -> None:
+    study = Study(Load(640, 8), side(ctx, "--ctx"), side(gen, "--gen"), 12, rate=20.0)
+    with pytest.raises(ValueError, match=complaint):
+        studied(study, None, [])
+
+
+def test_what_goes_worker_by_worker_is_refused_for_a_cluster(tmp_path: Path) -> None:
+    for spec in ("workload.router=kv", "store.size=1GiB"):
+        with pytest.raises(ValueError, match="--record goes through one worker after the other"):
+            Extras(None, tmp_path, None, timing=True).check(None, [spec])
+        with pytest.raises(ValueError, match="explain goes through one worker after the other"):
+            explained(Trace(TRACE), None, [spec], 0, None, timing=True)
+    Extras(tmp_path, None, None, timing=False).check(None, ["workload.router=kv"])
+
+
+def test_without_a_clock_a_cluster_says_that_it_plays_no_part() -> None:
+    assert "meet one cache" in run(load(None, ["workload.router=kv"])[0], read(TRACE), timing=False)["notes"][0]
+
+
 @pytest.mark.parametrize("text", ["n=0", "tp=x", "dp=2", "n"])
 def test_a_side_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"--ctx .* is not one of n=, tp=, pp="):
@@ -235,7 +299,6 @@ def test_a_side_that_is_none_is_refused(text: str) -> None:
 
 def test_an_unknown_router_names_the_known_ones(tmp_path: Path) -> None:
     from experiments.comparison import compared
-    from experiments.trace import Trace
 
     with pytest.raises(ValueError, match="best is no router; known: round_robin, random"):
         compared(Trace(str(tmp_path)), None, [], "kv,best")
@@ -243,11 +306,11 @@ def test_an_unknown_router_names_the_known_ones(tmp_path: Path) -> None:
 
 def test_late_events_are_rows_of_their_own_and_can_be_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from experiments.comparison import compared, show
-    from experiments.trace import Trace
 
-    rows = compared(Trace(TRACE), None, ["gpu_tokens=20000", "workload.workers=2"], "kv", "0,60")
+    rows = compared(Trace(TRACE), None, ["gpu_tokens=20000", "workload.workers=2"], "random,kv", "0,60")
     show(rows, None, tmp_path / "late.png")
     printed = capsys.readouterr().out
     assert "kv, 60 s late" in printed
-    assert rows[0]["hit_tokens"] >= rows[1]["hit_tokens"]
+    assert [row["spec"]["workload"]["router"] for row in rows] == ["random", "kv", "kv"]  # random reads no events
+    assert rows[1]["hit_tokens"] >= rows[2]["hit_tokens"]
     assert (tmp_path / "late.png").exists()

@@ -88,3 +88,9 @@ def test_sweep_without_about_can_still_be_read(tmp_path: Path) -> None:
     assert read_sweep(tmp_path)[1] == {}
     (tmp_path / "about.json").write_text(json.dumps({"trace": "t"}), encoding="utf-8")
     assert read_sweep(tmp_path)[1] == {"trace": "t"}
+
+
+def test_a_column_known_by_its_full_name_is_not_taken_for_another_that_ends_alike() -> None:
+    assert column("cluster.context.workers").short == "context"
+    assert column("cluster.generation.workers").short == "generation"
+    assert column("workload.workers").short == "workers"
