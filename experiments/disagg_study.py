@@ -96,6 +96,12 @@ def studied(study: Study, spec_name: str | None, settings: list[str]) -> dict[st
     gpus = study.context.workers * context.gpus + study.generation.workers * generation.gpus
     together_spec = _together(spec, study, gpus)
     rows = {"apart": run(spec, requests), "together": run(together_spec, requests)}
+    if rows["apart"]["ttft_s"] is None or rows["apart"]["tpot_s"] is None:
+        raise ValueError(
+            f"none of {study.requests} transfers came through: raise cluster.kv_transfer_timeout_ms"
+            f" ({spec.cluster.kv_transfer_timeout_ms}) or lower cluster.transfer_failure_share"
+            f" ({spec.cluster.transfer_failure_share:g})"
+        )
     both = aggregated(machine, generation, study.load, spec.scheduler.max_num_tokens)
     return {
         "rate_per_s": rate,

@@ -278,6 +278,12 @@ def test_a_split_that_no_model_has_is_refused(ctx: str, gen: str, complaint: str
         studied(study, None, [])
 
 
+def test_a_study_whose_transfers_all_fail_says_which_settings_to_change() -> None:
+    study = Study(Load(640, 8), side("n=1,tp=1", "--ctx"), side("n=1,tp=1", "--gen"), 3, rate=20.0)
+    with pytest.raises(ValueError, match=r"none of 3 transfers came through: raise cluster\.kv_transfer"):
+        studied(study, None, ["cluster.transfer_failure_share=1"])
+
+
 def test_what_goes_worker_by_worker_is_refused_for_a_cluster(tmp_path: Path) -> None:
     for spec in ("workload.router=kv", "store.size=1GiB"):
         with pytest.raises(ValueError, match="--record goes through one worker after the other"):
