@@ -38,9 +38,8 @@ def under_the_curve(load: Load, context: str, generation: str, share: float) -> 
     sides = (side(context, "--ctx"), side(generation, "--gen"))
     rate = share * sides[0].workers * studied(Study(load, *sides, 1, 1.0), None, settings)["context_rate_per_s"]
     result = studied(Study(load, *sides, 1500, rate), None, settings)
-    curve = sorted((p["tokens_per_s_per_user"], p["tokens_per_s_per_gpu"]) for p in result["points"])
-    pace = 1 / result["apart"]["tpot_s"]["mean"]
-    there = float(np.interp(pace, *zip(*curve, strict=True)))
+    paces, rates = np.array(sorted((p["tokens_per_s_per_user"], p["tokens_per_s_per_gpu"]) for p in result["points"])).T
+    there = float(np.interp(1 / result["apart"]["tpot_s"]["mean"], paces, rates))
     return 1 - result["apart"]["tokens_per_s_per_gpu"] / there
 
 
