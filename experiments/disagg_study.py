@@ -89,7 +89,11 @@ def studied(study: Study, spec_name: str | None, settings: list[str]) -> dict[st
             f" of {study.load.isl} + {study.load.osl} tokens: raise tp or pp in --gen"
         )
     most = points[-1]
-    demand = most.batch / (study.load.osl * decode_s(machine.params(generation), study.load, most.batch))
+    demand = (
+        most.batch
+        * study.load.tokens_per_step
+        / (study.load.osl * decode_s(machine.params(generation), study.load, most.batch))
+    )
     sustained = min(study.context.workers * supply, study.generation.workers * demand)
     rate = study.rate or 0.7 * sustained
     requests = uniform(study.load, study.requests, rate, spec.workload.seed, spec.kv_cache_config.tokens_per_block)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kvcache.capacity import bytes_per_token
-from sim.cost import CostParams, step_seconds
+from sim.cost import DECODE_PAIR_S, CostParams, step_seconds
 from sim.cost_models import cost_model
 from sim.hardware import Hardware
 from sim.layout import Split
@@ -20,10 +20,17 @@ from sim.models import Model
 
 @dataclass(frozen=True)
 class Load:
-    """All requests alike."""
+    """All requests alike; with drafts, a step verifies so many a request and `accepted` of them are right on average."""
 
     isl: int
     osl: int
+    drafts: int = 0
+    accepted: float = 0.0
+
+    @property
+    def tokens_per_step(self) -> float:
+        """What one request gets from one step."""
+        return 1 + self.accepted
 
 
 @dataclass(frozen=True)
@@ -68,35 +75,42 @@ def context_rate(machine: Machine, split: Split, load: Load, max_num_tokens: int
 
 
 def decode_s(params: CostParams, load: Load, batch: int) -> float:
-    """One step of `batch` requests, on average half-way through their answers."""
-    return step_seconds(params, 0, 0, batch, batch * (load.isl + load.osl / 2))
+    """One step of `batch` requests, on average half-way through their answers; their caches are read once each."""
+    if load.drafts:
+        params = params.copy()
+        params[DECODE_PAIR_S] *= 1 + load.drafts
+    contexts = batch * (load.isl + load.osl / 2)
+    return step_seconds(params, 0, 0, batch * (1 + load.drafts), contexts)
 
 
-def batches(most: int) -> list[int]:
-    """Batch sizes to try: doubling, and the largest."""
-    return sorted({*(1 << i for i in range(12) if 1 << i <= most), most} - {0})
+def batches(most: int, per_doubling: int = 1) -> list[int]:
+    """Batch sizes to try: so many from each to its double, up to 2,048, and the largest."""
+    sizes = (round(2 ** (i / per_doubling)) for i in range(11 * per_doubling + 1))
+    return sorted({*(size for size in sizes if size <= most), most} - {0})
 
 
-def matched(machine: Machine, context: Split, generation: Split, load: Load, max_num_tokens: int) -> list[Point]:
+def matched(
+    machine: Machine, context: Split, generation: Split, load: Load, max_num_tokens: int, per_doubling: int = 1
+) -> list[Point]:
     """Rate-matched points of a pair of splits, one a batch size of the generation worker."""
     supply, params = context_rate(machine, context, load, max_num_tokens), machine.params(generation)
     points = []
-    for batch in batches(machine.most_sequences(generation, load)):
+    for batch in batches(machine.most_sequences(generation, load), per_doubling):
         step_s = decode_s(params, load, batch)
-        demand = batch / (load.osl * step_s)
+        demand = batch * load.tokens_per_step / (load.osl * step_s)
         gpus = context.gpus * demand / supply + generation.gpus
         ratio = context.gpus * demand / supply / generation.gpus
-        points.append(Point(batch, 1 / step_s, demand * load.osl / gpus, ratio))
+        points.append(Point(batch, load.tokens_per_step / step_s, demand * load.osl / gpus, ratio))
     return points
 
 
-def aggregated(machine: Machine, split: Split, load: Load, max_num_tokens: int) -> list[Point]:
+def aggregated(machine: Machine, split: Split, load: Load, max_num_tokens: int, per_doubling: int = 1) -> list[Point]:
     """Points of workers that do both: between two tokens of a user lie its batch's step and its share of prompts."""
     prompt_s = 1 / context_rate(machine, split, load, max_num_tokens)
     params = machine.params(split)
     points = []
-    for batch in batches(machine.most_sequences(split, load)):
-        token_s = decode_s(params, load, batch) + batch * prompt_s / load.osl
+    for batch in batches(machine.most_sequences(split, load), per_doubling):
+        token_s = decode_s(params, load, batch) / load.tokens_per_step + batch * prompt_s / load.osl
         points.append(Point(batch, 1 / token_s, batch / token_s / split.gpus))
     return points
 

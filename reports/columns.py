@@ -114,6 +114,21 @@ COLUMNS = {
     "size": Column("store shared by workers", "GiB", GIB, short="store"),
     "cluster.context.workers": Column("context workers", short="context"),
     "cluster.generation.workers": Column("generation workers", short="generation"),
+    "load": Column("prompt and generated tokens", short=""),
+    "pace": Column("pace for each user", "tokens/s", better="higher", short="pace"),
+    "way": Column("prefill and decoding", short="prefill and decoding"),
+    "drafts": Column("drafted tokens a step", short="drafts"),
+    "salt": Column("cache_salt of each", short="salt of each"),
+    "turns_mean": Column("turns of a conversation, mean", short="turns"),
+    "min_sessions": Column("prompts shared by at least", "sessions", short="shared by sessions from"),
+    "event_loss": Column("KV events that never arrive", "share", short="events lost, share"),
+    "duration_s": Column("priority lasts", "s", short="lasting (s)"),
+    "link": Column("transport", short="transport"),
+    "disk": Column("disk read by", short="disk by"),
+    "host": Column("copied by", short="copied by"),
+    "dtype": Column("element type of the cache", short="cache in"),
+    "bypass_tokens": Column("prefill worker passed by where so much lacks", "tokens", short="passed by up to"),
+    "gigabytes_per_s": Column("link to the store", "GB/s", short="store GB/s"),
 }
 GROUPS = {
     "workload": ("requests", "prompt_tokens", "output_tokens"),
@@ -169,6 +184,11 @@ def column(name: str) -> Column:
     if kind in TIMES and rest.endswith("_s"):
         return Column(f"{TIMES[kind]}, {rest.removesuffix('_s')}", "s" if kind != "tpot" else "ms", _time_divisor(kind))
     return Column(last.replace("_", " "))
+
+
+def place_name(key: str, value: str) -> str:
+    """A trace, machine or model as a label has room for it: a generated trace without its parameters."""
+    return value.removeprefix("synthetic:").partition("?")[0] if key == "trace" else value
 
 
 def _time_divisor(kind: str) -> float:

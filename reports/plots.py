@@ -184,4 +184,4 @@ def block_plot(
 def save(figure: Figure, path: Path) -> None:
     """Write the picture whole or not at all, the same bytes for the same figures."""
     with written(path) as temporary:
-        figure.savefig(temporary, format="png", metadata={"Software": None})
+        figure.savefig(temporary, format="png", metadata={"Software": None}, pil_kwargs={"optimize": True})

@@ -58,8 +58,12 @@ class MultiTenant:
     """Assumed pace of an answer; it only places the next turn after the answer."""
     vocabulary: int = 128_000
     """Token ids are drawn evenly from 0 to this: only equality matters to a cache."""
+    salt: str = "none"
+    """Whose cache_salt a request carries: none, tenant (customers share nothing), session (conversations share nothing)."""
 
     def __post_init__(self) -> None:
+        if self.salt not in {"none", "tenant", "session"}:
+            raise ValueError(f"salt is {self.salt!r}; it must be none, tenant or session")
         check(self, above_0=("requests", "tenants", "requests_per_s", "header_variants", "system_prompt_min_tokens"))
         check(self, above_0=("header_min_tokens", "question_median_tokens", "answer_median_tokens", "vocabulary"))
         check(self, from_0=("tenant_zipf_exponent", "question_sigma", "answer_sigma", "think_mean_s"))
@@ -163,6 +167,8 @@ def _as_requests(workload: MultiTenant, sessions: list[_Session]) -> Requests:
     prompt = [s.tokens[: s.prompt_end[k]] for s, (_, _, k) in zip(owners, turns, strict=True)]
     answer = [s.tokens[s.prompt_end[k] : s.answer_end[k]] for s, (_, _, k) in zip(owners, turns, strict=True)]
     prompt_tokens, answer_tokens = (np.array([len(t) for t in column], np.int32) for column in (prompt, answer))
+    session = np.array([number for _, number, _ in turns], np.int32)
+    tenant = np.array([s.tenant for s in owners], np.int32)
     return Requests(
         source="synthetic:multitenant",
         unit_tokens=1,
@@ -173,12 +179,9 @@ def _as_requests(workload: MultiTenant, sessions: list[_Session]) -> Requests:
         units=np.concatenate(prompt),
         output_offset=offsets(answer_tokens),
         output_units=np.concatenate(answer),
-        session=np.array([number for _, number, _ in turns], np.int32),
-        labels={
-            "tenant": Labels(
-                np.array([s.tenant for s in owners], np.int32), tuple(f"tenant-{i}" for i in range(workload.tenants))
-            )
-        },
+        session=session,
+        salt={"none": np.full(len(turns), -1, np.int32), "tenant": tenant, "session": session}[workload.salt],
+        labels={"tenant": Labels(tenant, tuple(f"tenant-{i}" for i in range(workload.tenants)))},
     )
 
 

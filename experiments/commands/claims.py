@@ -36,7 +36,8 @@ def run(wanted: Names = None, out: Results = Path("claims"), quick: QuickForm = 
 
     Example: [bold]kvtier claims run priority_20_percent[/bold]
     """
-    from experiments.claiming import as_json, claims, lines, run_claim
+    from experiments.claim_runs import as_json, lines, run_claim
+    from experiments.claiming import claims
     from experiments.console import check_target, write_json
 
     check_target(json)
@@ -61,8 +62,28 @@ def report(
 
     Example: [bold]kvtier claims report --out claims -o claims.html[/bold]
     """
-    from experiments.claiming import write_report
+    from experiments.claim_runs import write_report
     from experiments.version import kvtier_version
 
     for path in write_report(out, page, markdown, f"Made by kvtier {kvtier_version()}: kvtier claims report"):
         typer.echo(path)
+
+
+@app.command()
+def draw(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Which claim.")],
+    path: Annotated[Path, typer.Option("--plot", "-o", metavar="FILE.png", help="The picture.")],
+    out: Results = Path("claims"),
+    along: Annotated[
+        str | None,
+        typer.Option(metavar="KEY", help="The swept key along the axis; by default the one with most values."),
+    ] = None,
+) -> None:
+    """Draw where a claim holds and where it fails, from the runs that `kvtier claims run` kept.
+
+    Example: [bold]kvtier claims draw priority_20_percent --out claims -o priority.png[/bold]
+    """
+    from experiments.claim_runs import draw_claim
+    from experiments.claiming import claims
+
+    typer.echo(draw_claim(claims([name])[0], out, path, along))

@@ -46,6 +46,21 @@ def test_of_the_points_fast_enough_the_one_with_most_tokens_counts() -> None:
     assert gains(points, [Point(1, 90.0, 9.0)], [60, 95, 120]) == [(60, 2.0)]
     assert batches(12) == [1, 2, 4, 8, 12]
     assert batches(0) == []
+    assert batches(6, 2) == [1, 2, 3, 4, 6]  # 1, 1.41, 2, 2.83, 4, 5.66
+
+
+def test_drafts_cost_their_verification_and_give_what_is_accepted() -> None:
+    # One sequence, three drafts, all of them right: four tokens for one step that computes four and reads the cache once.
+    params = MACHINE.params(Split(1))
+    drafted = Load(2048, 128, drafts=3, accepted=3.0)
+    plain_s, drafted_s = decode_s(params, LOAD, 1), decode_s(params, drafted, 1)
+    assert plain_s <= drafted_s < 1.1 * plain_s  # a step of few tokens waits for the weights
+    [slow, *_], [fast, *_] = (matched(MACHINE, Split(1), Split(1), load, 2048) for load in (LOAD, drafted))
+    assert fast.tokens_per_s_per_user == pytest.approx(4 * slow.tokens_per_s_per_user * plain_s / drafted_s)
+    wrong = Load(2048, 128, drafts=3, accepted=0.0)
+    [lost, *_] = aggregated(MACHINE, Split(1), wrong, 2048)
+    [kept, *_] = aggregated(MACHINE, Split(1), LOAD, 2048)
+    assert lost.tokens_per_s_per_user <= kept.tokens_per_s_per_user
 
 
 @pytest.mark.parametrize(("isl", "osl", "published"), [(4400, 1200, (1.4, 1.8)), (8192, 256, (1.73, 2.0))])

@@ -70,6 +70,7 @@ OF_THE_MACHINE = ("doctor", "calibrate")
 FILES = (
     "demo",
     "report",
+    "claims draw",
     "claims report",
     *(f"trace {verb}" for verb in ("convert", "generate", "slice", "scale", "mix")),
 )

@@ -18,7 +18,17 @@ def unsourced(node: object, path: str = "") -> list[str]:
 
 
 def test_the_presets_are_these():
-    assert hardware_names() == ["a100-40gb", "b200", "gb200", "gh200", "h100-sxm", "h200", "l40s", "rtx4090"]
+    assert hardware_names() == [
+        "a100-40gb",
+        "b200",
+        "gb200",
+        "gh200",
+        "h100-sxm",
+        "h100-sxm-gds4",
+        "h200",
+        "l40s",
+        "rtx4090",
+    ]
 
 
 @pytest.mark.parametrize("name", hardware_names())

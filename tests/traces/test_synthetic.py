@@ -147,3 +147,15 @@ def test_parameters_are_checked_where_they_are_made() -> None:
         MultiTenant(header_min_tokens=950)
     with pytest.raises(ValueError, match="it must be a finite number, 0 or more"):
         RepeatScan(output_tokens=-1)
+
+
+def test_salts_follow_customers_or_conversations_and_change_nothing_else() -> None:
+    plain, tenants, sessions = (
+        read(f"synthetic:multitenant?requests=200&salt={whose}") for whose in ("none", "tenant", "session")
+    )
+    assert (plain.salt == -1).all()
+    assert tenants.salt.tolist() == tenants.labels["tenant"].codes.tolist()
+    assert sessions.salt.tolist() == sessions.session.tolist()
+    assert content(plain) == content(tenants) == content(sessions)
+    with pytest.raises(TraceError, match="salt is 'user'; it must be none, tenant or session"):
+        read("synthetic:multitenant?salt=user")

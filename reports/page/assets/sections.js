@@ -64,20 +64,24 @@ function bars(section) {
   return titledSection(section, make("figure", {}, svg, legend, section.note ? make("figcaption", {}, section.note) : null));
 }
 
+// A bar a row. On a narrow screen the row's name stands above its bar.
 function changes(section) {
-  const width = narrow() ? 480 : 760, left = narrow() ? 210 : 330, tall = 22, rows = section.rows;
+  const above = narrow(), width = above ? 420 : 760, left = above ? 0 : 330, tall = above ? 40 : 22, rows = section.rows;
+  const letters = Math.max(...rows.map((row) => row.name.length)), room = above ? width : left - 10;
+  const size = Math.min(13, room / (letters * 0.54));
   const low = Math.min(0, ...rows.map((row) => row.change)), high = Math.max(0, ...rows.map((row) => row.change)), span = high - low || 1;
-  const at = (share) => left + 50 + ((share - low) / span) * (width - left - 110);
-  const svg = make("svg", { viewBox: `0 0 ${width} ${rows.length * tall + 34}`, role: "group", "aria-label": section.axis });
+  const at = (share) => left + 60 + ((share - low) / span) * (width - left - 130);
+  const svg = make("svg", { viewBox: `0 0 ${width} ${rows.length * tall + 6}`, role: "group", "aria-label": section.axis, style: "max-width: 60rem" });
   rows.forEach((row, i) => {
-    const y = i * tall, end = at(row.change), zero = at(0), label = row.change < 0 ? { x: end - 5, "text-anchor": "end" } : { x: end + 5 };
-    const bar = make("rect", { x: Math.min(zero, end), y: y + 4, width: Math.max(1, Math.abs(end - zero)), height: tall - 8, fill: row.holds ? COLOURS[0] : COLOURS[1] });
-    svg.append(make("text", { x: left - 8, y: y + 16, "text-anchor": "end" }, row.name), bar, make("text", { ...label, y: y + 16 }, changed(row.change)));
+    const y = i * tall + (above ? 18 : 0), end = at(row.change), zero = at(0), label = row.change < 0 ? { x: end - 5, "text-anchor": "end" } : { x: end + 5 };
+    const bar = make("rect", { x: Math.min(zero, end), y: y + 4, width: Math.max(1, Math.abs(end - zero)), height: 14, fill: row.holds ? COLOURS[0] : COLOURS[1] });
+    const name = above ? { x: 0, y: y - 2 } : { x: left - 8, y: y + 16, "text-anchor": "end" };
+    svg.append(make("text", { ...name, style: `font-size:${size.toFixed(1)}px` }, row.name), bar, make("text", { ...label, y: y + 16 }, changed(row.change)));
   });
   const foot = rows.length * tall;
-  svg.append(make("line", { class: "axis", x1: at(0), x2: at(0), y1: 0, y2: foot }), make("text", { x: narrow() ? 0 : left, y: foot + 22 }, section.axis));
+  svg.append(make("line", { class: "axis", x1: at(0), x2: at(0), y1: 0, y2: foot }));
   const legend = make("div", { class: "legend" }, swatch(COLOURS[0], "square", "as claimed"), swatch(COLOURS[1], "square", "not as claimed"));
-  return titledSection(section, ...section.lines.map((line) => make("p", {}, line)), make("figure", {}, svg, legend));
+  return titledSection(section, ...section.lines.map((line) => make("p", {}, line)), make("figure", {}, svg, make("figcaption", {}, section.axis), legend));
 }
 
 function titledSection(section, ...children) {
