@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from kvcache.categories import note_categories
 from kvcache.load import Load, Names, names_of, prepare, renewed, rows_of, with_retention
 from kvcache.request import Requests
 from kvcache.retention import RetentionColumns
@@ -56,6 +57,7 @@ def shared_tables() -> Generator[Prepare, None, None]:
         else:
             names = old.names
             state, load = renewed(old.state, names, pools, settings), with_retention(old.load, retention)
+            note_categories(state, requests, load.key_offset, load.keys)
         mine[key] = Kept(state, load, names)
         return state, load
 

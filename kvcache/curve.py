@@ -23,6 +23,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from kvcache.categories import categories
 from kvcache.compiled import compiled
 from kvcache.curve_tiers import COUNTS, EVICTIONS, HIT_TOKENS, HITS_COLD, HITS_WARM, note_depths, replay
 from kvcache.eviction import SCORE
@@ -123,20 +124,6 @@ def prefix_blocks(requests: Requests) -> tuple[Int32, Int32]:
     table = np.full(1 << (2 * len(units)).bit_length(), -1, np.int32)
     blocks, parents = np.empty_like(units), np.empty_like(units)
     return blocks, parents[: _intern(units, offset, roots, table, blocks, parents)]
-
-
-def categories(requests: Requests) -> Int32:
-    """A number for each kind of request, below CATEGORIES: its first label's value, and whether its session is known.
-
-    That is what the workload-aware policy tells apart (request type and turn). Without labels and sessions all are 0.
-    """
-    later = np.zeros(len(requests), np.int32)
-    known = requests.session >= 0
-    first = np.unique(requests.session, return_index=True)[1]
-    later[known] = 1
-    later[first] = 0
-    kind = next((column.codes for column in requests.labels.values()), np.zeros(len(requests), np.int32))
-    return np.asarray(np.clip(2 * kind + later, 0, CATEGORIES - 1), np.int32)
 
 
 UNSEEN = np.iinfo(np.int32).min

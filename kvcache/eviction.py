@@ -72,6 +72,7 @@ WINDOW, PROBATION, PROTECTED = 1, 2, 3  # W-TinyLFU
 PROTECTED_SHARE = 0.8  # of W-TinyLFU's main part
 MOST_COUNTED = 15  # W-TinyLFU's counters have four bits
 MOST_USES = 3  # S3-FIFO's have two
+UNKNOWN = 2.0  # no probability
 
 
 # ---- entering and leaving ----------------------------------------------------------------------------------------------
@@ -404,23 +405,30 @@ def _seen(s: Shelf, t: int, item: int) -> int:
 @loop
 def _least_likely(s: Shelf, t: int) -> int:
     """Workload-aware: of the oldest items of all categories the one least likely to be used within a lifetime."""
-    best, lowest = -1, 2.0
+    best, lowest = -1, UNKNOWN
     for category in range(CATEGORIES):
         item = _first_free(s, t, 1 + category)
-        if item >= 0:
-            likely = _likely(s, t, category, s.level[t, NOW] - s.order[t, item, 0])
-            if likely < lowest:
-                best, lowest = item, likely
+        if item < 0:
+            continue
+        if best < 0:
+            best = item
+            continue
+        if lowest == UNKNOWN:
+            lowest = _likely(s, t, best)
+        likely = _likely(s, t, item)
+        if likely < lowest:
+            best, lowest = item, likely
     return best
 
 
 @loop
-def _likely(s: Shelf, t: int, category: int, age_s: float) -> float:
-    """That an item of this age is used within a lifetime: exponential gaps, one use and one end seen beforehand.
+def _likely(s: Shelf, t: int, item: int) -> float:
+    """That an item is used within a lifetime from now: exponential gaps, one use and one end seen beforehand.
 
     A lifetime is what evicted items had on average; before the first eviction, the age itself.
     """
-    begun, followed, gap_s = s.habits[t, category]
+    age_s = s.level[t, NOW] - s.order[t, item, 0]
+    begun, followed, gap_s = s.habits[t, int(s.rows[t, item, LIST]) - 1]
     life_s = s.level[t, LIFE_S] if s.level[t, LIFE_S] > 0 else age_s + 1e-9
     mean_s = (gap_s + life_s) / (followed + 1)
     return float((followed + 1) / (begun + 2) * (np.exp(-age_s / mean_s) - np.exp(-(age_s + life_s) / mean_s)))

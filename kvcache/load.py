@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from kvcache.categories import note_categories
 from kvcache.gate import gate_for
 from kvcache.keys import Rows, check_block_size, grow, intern_all, key_offsets, name_twins
 from kvcache.request import Requests
@@ -112,6 +113,7 @@ def extend(state: State, requests: Requests, retention: RetentionColumns, namesp
     before, n = int(state.tally[N_NODES]), len(requests)
     keys, private = np.full(int(offset[-1]), -1, np.int32), np.zeros(n, np.int64)
     intern_all(state, rows, offset, keys, private)
+    note_categories(state, requests, offset, keys, before)
     if len(namespaces) > 1:
         state = _with_twins(state, before)
     load = Load(

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba import config
 
-from kvcache.curve import VIEWS, categories, curve
+from kvcache.categories import categories
+from kvcache.curve import VIEWS, curve
 from kvcache.policies import POLICIES, pointer, policy_named
 from kvcache.request import Labels
 from tests.golden.libcachesim_counts import accesses, counted, recorded
@@ -282,8 +283,8 @@ def test_tinylfu_is_the_described_algorithm(blocks, capacity):
 
 
 def labelled(kinds: str, prompts: list[list[int]]):
-    codes = np.array(["ab".index(k) for k in kinds], np.int32)
-    return requests_of(prompts, labels={"type": Labels(codes, ("a", "b"))})
+    codes = np.array(["abc".index(k) for k in kinds], np.int32)
+    return requests_of(prompts, labels={"type": Labels(codes, ("a", "b", "c"))})
 
 
 def test_workload_aware_gives_up_the_kind_that_is_not_used_again():
@@ -292,6 +293,13 @@ def test_workload_aware_gives_up_the_kind_that_is_not_used_again():
     requests = labelled("ab" * 5 + "ba", [[b] for b in [1, 3, 1, 4, 1, 5, 1, 6, 1, 7, 8, 1]])
     hits = {p: curve(requests, view="flat", policy=p, capacity_blocks=2).hit_blocks for p in ("lru", "workload-aware")}
     assert hits == {"lru": 4, "workload-aware": 5}
+
+
+def test_of_three_kinds_the_one_never_seen_again_goes_though_it_is_the_newest():
+    # Three places hold 1 (kind a) and 2 (b), both used twice, and 3 (c). 4 comes: LRU pushes out 1, then 2 for 1, then 3 for 2.
+    requests = labelled("aabbccab", [[b] for b in [1, 1, 2, 2, 3, 4, 1, 2]])
+    hits = {p: curve(requests, view="flat", policy=p, capacity_blocks=3).hit_blocks for p in ("lru", "workload-aware")}
+    assert hits == {"lru": 2, "workload-aware": 4}
 
 
 def test_categories_are_a_label_and_whether_the_session_is_known():

@@ -6,16 +6,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba import config
 
+from experiments.prepared import shared_tables
 from kvcache.bound import min_hits
 from kvcache.feed import Feed
 from kvcache.load import names_of, prepare, renewed
 from kvcache.policies import POLICIES
 from kvcache.queues import claim, front, refresh, release
-from kvcache.request import Requests
+from kvcache.request import Labels, Requests
 from kvcache.retention import KvCacheRetentionConfig, RetentionColumns, TokenRangeRetentionConfig
 from kvcache.sequences import make_matches, make_sequences
 from kvcache.serve import replay_serial
-from kvcache.shelf import CONTENT, COUNT, FREE_ITEMS, QUEUED, STATE
+from kvcache.shelf import CATEGORY, CONTENT, COUNT, FREE_ITEMS, QUEUED, STATE
 from kvcache.tables import (
     CLOCK_US,
     DROPPED,
@@ -220,3 +221,35 @@ def test_a_stream_whose_keys_are_recycled_keeps_its_order(policy: str) -> None:
         check(state)
     assert feed.forgotten > 0
     assert state.tally[CLOCK_US] == 11_000_000
+
+
+def labelled(kinds: str, prompts: list[list[int]]) -> Requests:
+    codes = np.array(["ab".index(kind) for kind in kinds], np.int32)
+    return requests_of(prompts, TPB, labels={"type": Labels(codes, ("a", "b"))})
+
+
+def test_content_is_of_the_kind_of_the_first_request_that_has_it_in_a_stream_and_in_tables_used_again() -> None:
+    # Block 0 comes with kind b first; 1 with a; 2 with b. Categories: 2 x label, no sessions.
+    requests = labelled("bab", [[0, 9], [0, 1, 9], [2, 9]])
+    with shared_tables() as give:
+        give(requests, RetentionColumns.none(3), (Pool(1 << 20, (8, 4)),), rules("arc"))
+    with shared_tables() as give:
+        again, load = give(requests, RetentionColumns.none(3), (Pool(1 << 20, (8, 4)),), rules("workload-aware"))
+    feed = Feed((Pool(1 << 20, (8, 4)),), rules("workload-aware"))
+    feed.load(labelled("b", [[0, 9]]), RetentionColumns.none(1))
+    state, later = feed.load(labelled("ab", [[0, 1, 9], [2, 9]]), RetentionColumns.none(2))
+    first = load.keys[load.key_offset[1] :]
+    for tables, keys in ((again, first), (state, later.keys)):
+        assert tables.shelf.shelf.facts[keys[[0, 1]], CATEGORY].tolist() == [2, 0]
+        assert tables.shelf.shelf.facts[keys[int(later.key_offset[1])], CATEGORY] == 2
+
+
+def test_the_workload_aware_policy_gives_up_the_kind_that_does_not_come_back() -> None:
+    # Two prompts of kind a in turns, a new one of kind b between any two. A prompt takes three blocks with its answer, so 7
+    # hold two prompts and a part of the third: told apart, b's blocks go and both prompts of a stay; else the oldest goes.
+    prompts = [p for k in range(30) for p in ([1 + k % 2, 90], [100 + k, 90])]
+    found = []
+    for policy, kinds in (("workload-aware", "ab" * 30), ("workload-aware", "a" * 60), ("lru", "ab" * 30)):
+        state, _ = replayed(labelled(kinds, prompts), rules(policy), (7, 0))
+        found.append(int(state.stats[0, REUSED]))
+    assert found[0] > found[1] == found[2]
