@@ -40,7 +40,7 @@ def under_the_curve(load: Load, context: str, generation: str, share: float) -> 
     result = studied(Study(load, *sides, 1500, rate), None, settings)
     paces, rates = np.array(sorted((p["tokens_per_s_per_user"], p["tokens_per_s_per_gpu"]) for p in result["points"])).T
     there = float(np.interp(1 / result["apart"]["tpot_s"]["mean"], paces, rates))
-    return 1 - result["apart"]["tokens_per_s_per_gpu"] / there
+    return 1 - float(result["apart"]["tokens_per_s_per_gpu"]) / there
 
 
 def _gain() -> Group:
