@@ -11,7 +11,7 @@ from reports.columns import column
 from reports.files import written
 from reports.front_plot import View, pareto_plot
 from reports.limits import limits, named
-from reports.plots import words
+from reports.plots import check_picture, words
 from reports.table import averaged, nearest, read_sweep
 
 
@@ -46,8 +46,7 @@ def choose(directory: Path, wish: Wish, out: Path | None = None) -> Choice:
     """Plot the runs of a sweep by the figures of `wish`; write the front to a CSV of the same name."""
     frame, about = read_sweep(directory)
     plot = out or directory / f"pareto_{'_'.join(filter(None, (wish.x, wish.y, wish.z)))}.png"
-    if plot.suffix != ".png":
-        raise ValueError(f"{plot}: the plot is a PNG; give a name that ends in .png")
+    check_picture(plot)
     frame, keys = averaged(frame, about)
     view = View(
         named(frame, wish.x), named(frame, wish.y), named(frame, wish.z) if wish.z else None,

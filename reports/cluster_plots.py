@@ -11,8 +11,7 @@ import matplotlib as mpl
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from reports.files import written
-from reports.plots import LOOK, STYLES
+from reports.plots import LOOK, STYLES, save
 
 Curve = Sequence[tuple[float, float]]
 
@@ -31,7 +30,7 @@ def pace_plot(curves: Mapping[str, Curve], path: Path, title: str = "") -> None:
         axes.set_ylim(bottom=0)
         axes.set_title(title)
         axes.legend()
-        _save(figure, path)
+        save(figure, path)
 
 
 def delay_plot(rows: Sequence[Mapping[str, Any]], path: Path, title: str = "") -> None:
@@ -61,11 +60,4 @@ def delay_plot(rows: Sequence[Mapping[str, Any]], path: Path, title: str = "") -
             axes.set_ylabel(words)
         panels[0].legend()
         figure.suptitle(title)
-        _save(figure, path)
-
-
-def _save(figure: Figure, path: Path) -> None:
-    if path.suffix != ".png":
-        raise ValueError(f"{path}: the plot is a PNG; give a name that ends in .png")
-    with written(path) as temporary:
-        figure.savefig(temporary, format="png", metadata={"Software": None})
+        save(figure, path)

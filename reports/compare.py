@@ -14,8 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from reports.files import written
-from reports.plots import LOOK
+from reports.plots import LOOK, save
 
 TIERS = {"gpu": ("#0072B2", "GPU"), "host": ("#E69F00", "host"), "disk": ("#999999", "disk")}
 MOVES = {"offload_bytes": ("#CC79A7", "out to host"), "onboard_bytes": ("#009E73", "back to GPU")}
@@ -31,7 +30,7 @@ GIB = 2.0**30
 
 
 def plot_comparison(rows: Sequence[Mapping[str, Any]], bound: Mapping[str, int] | None, path: Path) -> Path:
-    """Write the picture to `path` (PNG)."""
+    """Write the picture to `path` (PNG, SVG or PDF by its end)."""
     with mpl.rc_context(LOOK):
         tall = 0.42 * len(rows)
         figure = Figure(figsize=(12, 1.9 + tall), layout="constrained")
@@ -54,8 +53,7 @@ def plot_comparison(rows: Sequence[Mapping[str, Any]], bound: Mapping[str, int] 
         found.invert_yaxis()
         for axes in (found, moved, lost):
             axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.6 / tall), ncols=3, fontsize=7)
-        with written(path) as temporary:
-            figure.savefig(temporary, format="png")
+        save(figure, path)
     return path
 
 

@@ -12,14 +12,13 @@ import matplotlib as mpl
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from reports.files import written
-from reports.plots import LOOK, STYLES
+from reports.plots import LOOK, STYLES, save
 
 BOUND = "min"
 
 
 def plot_curves(rows: Sequence[dict[str, Any]], path: Path) -> Path:
-    """Write the picture to `path` (PNG). Rows without a capacity (no limit) are left out."""
+    """Write the picture to `path` (PNG, SVG or PDF by its end). Rows without a capacity (no limit) are left out."""
     policies = list(dict.fromkeys(row["policy"] for row in rows))
     with mpl.rc_context(LOOK):
         figure = Figure(figsize=(8, 5), layout="constrained")
@@ -42,6 +41,5 @@ def plot_curves(rows: Sequence[dict[str, Any]], path: Path) -> Path:
         axes.set_ylabel("block hit rate (% of blocks looked up; higher is better)")
         axes.set_ylim(bottom=0)
         axes.legend()
-        with written(path) as temporary:
-            figure.savefig(temporary, format="png")
+        save(figure, path)
     return path

@@ -33,7 +33,14 @@ STYLES = [
     ("#999999", "*", (0, (8, 2))),
 ]
 """Okabe and Ito's colour-blind-safe palette, neighbours far apart in lightness."""
+FORMATS: dict[str, dict[str, Any]] = {
+    ".png": {"metadata": {"Software": None}, "pil_kwargs": {"optimize": True}},
+    ".svg": {"metadata": {"Date": None}},
+    ".pdf": {"metadata": {"CreationDate": None}},
+}
+"""What pictures are written as, with what keeps a date and a version out of them."""
 LOOK: Any = {
+    "svg.hashsalt": "kvtier",  # the same names inside an SVG each time
     "figure.dpi": 150,
     "font.size": 10,
     "axes.spines.top": False,
@@ -182,6 +189,13 @@ def block_plot(
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write the picture whole or not at all, the same bytes for the same figures."""
+    """Write the picture whole or not at all, in the format that its name says, the same bytes for the same figures."""
+    check_picture(path)
     with written(path) as temporary:
-        figure.savefig(temporary, format="png", metadata={"Software": None}, pil_kwargs={"optimize": True})
+        figure.savefig(temporary, format=path.suffix[1:], **FORMATS[path.suffix])
+
+
+def check_picture(path: Path) -> None:
+    """Refuse a name that says no format, before anything is computed for it."""
+    if path.suffix not in FORMATS:
+        raise ValueError(f"{path}: a picture is PNG, SVG or PDF; give a name that ends in {', '.join(FORMATS)}")

@@ -14,8 +14,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
-from reports.files import written
-from reports.plots import LOOK
+from reports.plots import LOOK, save
 
 BLUE, ORANGE, GREY = "#0072B2", "#E69F00", "0.6"
 QUANTILES = ("p50", "p90", "p99", "max")
@@ -39,8 +38,7 @@ def draw(row: Mapping[str, Any], path: Path) -> None:
         _lengths(axes[0, 1], row)
         _found(axes[1, 0], x, unit, line)
         _held(axes[1, 1], x, unit, line, row["unit_tokens"])
-        with written(path) as file:
-            figure.savefig(file, format="png")
+        save(figure, path)
 
 
 def _times(start_s: list[float]) -> tuple[np.ndarray[Any, np.dtype[np.float64]], str]:

@@ -26,7 +26,7 @@ def route(
     report_period: Annotated[float, typer.Option(min=0, help="Workers report loads so often, s; 0: always.")] = 0.0,
     json: o.Json = None,
     plot: Annotated[
-        Path | None, typer.Option(metavar="FILE.png", help="Draw hits and TTFT over the events' delay.")
+        Path | None, typer.Option(metavar="FILE.png|svg|pdf", help="Draw hits and TTFT over the events' delay.")
     ] = None,
 ) -> None:
     """Compare routers on one trace: hit rates, times and how evenly the work is spread.
@@ -65,7 +65,9 @@ def disagg(
     ] = None,
     requests: Annotated[int, typer.Option(min=1, help="Requests to simulate.")] = 200,
     json: o.Json = None,
-    plot: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw tokens/s/GPU over tokens/s/user.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE.png|svg|pdf", help="Draw tokens/s/GPU over tokens/s/user.")
+    ] = None,
 ) -> None:
     """Compute prompts on some GPUs and decode on others: where the first token's time goes, and whether it pays.
 

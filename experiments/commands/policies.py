@@ -26,7 +26,7 @@ def curve(
         float | None,
         typer.Option(metavar="SHARE", help="All sizes, flat: other policies than lru on samples, e.g. 0.1."),
     ] = None,
-    plot: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw the curves.")] = None,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE.png|svg|pdf", help="Draw the curves.")] = None,
     json: o.Json = None,
 ) -> None:
     """Hit rates of policies over cache sizes, and of the best possible one: what any cache could find in this trace.
@@ -53,7 +53,7 @@ def compare(
         typer.Option(metavar="P,P,...", help="priority, lru, s3-fifo, ..., FILE.py:CLASS; all: every one there is."),
     ] = "priority,lru,s3-fifo,arc,w-tinylfu,gdsf",
     no_timing: o.NoTiming = False,
-    plot: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw it.")] = None,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE.png|svg|pdf", help="Draw it.")] = None,
     json: o.Json = None,
 ) -> None:
     """Eviction policies side by side in the whole cache manager, ranked, beside the best that any could do.

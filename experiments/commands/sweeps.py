@@ -120,7 +120,7 @@ def pareto(
         list[str] | None,
         typer.Option(metavar="FIGURE<VALUE", help="Choose only among runs within, e.g. 'ttft_p99<1s'."),
     ] = None,
-    out: Annotated[Path | None, typer.Option(metavar="FILE.png", help="The plot; in DIR otherwise.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE.png|svg|pdf", help="The plot; in DIR otherwise.")] = None,
     json: o.Json = None,
 ) -> None:
     """Plot the runs of a sweep, mark those no other run beats, and write them to a CSV beside the plot.

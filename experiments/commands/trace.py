@@ -22,7 +22,7 @@ def stats(
         bool,
         typer.Option("--exact", help="Follow every block, in memory that grows with them; else above 2 M a sample."),
     ] = False,
-    plot: Annotated[Path | None, typer.Option(metavar="FILE.png", help="One page of pictures.")] = None,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE.png|svg|pdf", help="One page of pictures.")] = None,
     json: o.Json = None,
 ) -> None:
     """Count, rates, lengths, sessions, sharing, and what a cache without limit would find again. Reads piece by piece.

@@ -22,5 +22,5 @@ def test_curves_are_drawn_to_a_png(tmp_path: Path) -> None:
 
 
 def test_another_kind_of_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"the plot is a PNG; give a name that ends in \.png"):
-        pace_plot({"one": [(1.0, 1.0)]}, tmp_path / "pace.svg")
+    with pytest.raises(ValueError, match=r"a picture is PNG, SVG or PDF; give a name"):
+        pace_plot({"one": [(1.0, 1.0)]}, tmp_path / "pace.jpg")

@@ -20,6 +20,7 @@ from reports.choice import Wish, choose, lines
 from reports.files import written
 from reports.front_plot import View, pareto_plot
 from reports.labels import Label, place
+from tests.reports import sweeps
 
 PLAIN, VIEW = Wish("moved_bytes", "hit_rate_tokens"), View("moved_bytes", "hit_rate_tokens")
 KEYS = ["secondary_offload_min_priority", "tokens_per_block"]
@@ -71,9 +72,9 @@ def test_same_figures_give_the_same_bytes(sweep: Path) -> None:
     assert first.plot.read_bytes() == second.plot.read_bytes()
 
 
-def test_plot_that_is_no_png_is_refused_before_drawing(sweep: Path) -> None:
-    with pytest.raises(ValueError, match=r"give a name that ends in \.png"):
-        choose(sweep, PLAIN, sweep / "plot.pdf")
+def test_plot_whose_name_says_no_format_is_refused_before_drawing(sweep: Path) -> None:
+    with pytest.raises(ValueError, match=r"give a name that ends in \.png, \.svg, \.pdf"):
+        choose(sweep, PLAIN, sweep / "plot.jpg")
 
 
 def test_runs_without_the_figure_are_left_out(frame: pd.DataFrame, tmp_path: Path) -> None:
@@ -222,3 +223,15 @@ def test_an_axis_of_close_values_says_them_whole(tmp_path: Path) -> None:
         assert not axes.yaxis.get_offset_text().get_text()
         assert all(label.get_text().startswith("90.") for label in axes.get_yticklabels())
         plt.close(figure)
+
+
+@pytest.mark.parametrize(("name", "begins"), [("p.png", b"\x89PNG"), ("p.svg", b"<?xml"), ("p.pdf", b"%PDF")])
+def test_the_name_says_the_format_and_the_same_figures_give_the_same_bytes(
+    tmp_path: Path, name: str, begins: bytes
+) -> None:
+    made = []
+    for which in ("a", "b"):
+        plot = choose(sweeps.write(tmp_path / which), PLAIN, tmp_path / which / name).plot
+        made.append(plot.read_bytes())
+    assert made[0].startswith(begins)
+    assert made[0] == made[1]
