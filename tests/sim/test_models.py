@@ -20,6 +20,7 @@ def test_the_presets_are_these():
         "llama-3.2-1b",
         "qwen2.5-0.5b",
         "qwen2.5-7b",
+        "qwen3-235b-a22b",
         "qwen3-32b",
         "qwen3-8b",
     ]
