@@ -174,7 +174,7 @@ def _fields(content: bytes, random: Random) -> bytes:
 def _packed(content: bytes, random: Random) -> bytes:
     match random.randrange(5):
         case 0:
-            return gzip.compress(content)
+            return gzip.compress(content, mtime=0)
         case 1:
             return gzip.compress(content)[: -random.randint(1, 30)]
         case 2:
