@@ -113,7 +113,7 @@ def _table(found: Comparison) -> None:
     for row in found.rows:
         tiers, share = row["hit_tokens_by_tier"], 100 / max(1, row["prompt_tokens"])
         lines.append([
-            row["policy"],
+            _short(row),
             f"{100 * row['hit_rate_tokens']:.2f}",
             f"{tiers['gpu'] * share:.2f}",
             f"{tiers['host'] * share:.2f}",
@@ -131,6 +131,11 @@ def _table(found: Comparison) -> None:
     console.plain_table([*titles, *(["mean TTFT (s)"] if timed else [])], lines)
 
 
+def _short(row: dict[str, Any]) -> str:
+    """A policy's name; of one of the user's own the file's last part."""
+    return str(row["policy"]).rpartition("/")[2]
+
+
 def _percent(row: dict[str, Any], name: str) -> str:
     return f"{100 * row[name]:.1f}" if name in row else ""
 
@@ -141,7 +146,7 @@ def _causes(rows: Sequence[dict[str, Any]]) -> None:
     if not there:
         return
     console.say("")
-    lines = [[row["policy"], *(f"{row['misses_by_cause'].get(cause, 0):,}" for cause in there)] for row in rows]
+    lines = [[_short(row), *(f"{row['misses_by_cause'].get(cause, 0):,}" for cause in there)] for row in rows]
     console.plain_table(["blocks computed again", *(CAUSES[cause] for cause in there)], lines)
 
 

@@ -141,7 +141,9 @@ def curve_table(rows: Sequence[Mapping[str, Any]]) -> None:
     """Hit rates over capacities, one line a point; head-room where a bound is among the rows."""
     table = Table(box=None, pad_edge=False)
     bounded = any("headroom" in row for row in rows)
+    tiered = any(row["host_capacity_blocks"] for row in rows)
     titles = ["policy", "capacity (blocks)", "host (blocks)", "hit rate (% of blocks)", "of prompt tokens (%)"]
+    titles += ["copied to the host (blocks)", "and back"] * tiered
     for title in titles + ["of LRU's head-room (%)"] * bounded:
         table.add_column(title, justify="left" if title == "policy" else "right")
     for row in rows:
@@ -151,8 +153,13 @@ def curve_table(rows: Sequence[Mapping[str, Any]]) -> None:
         if "hit_rate_blocks_error" in row:
             rates[0] += f" ± {100 * row['hit_rate_blocks_error']:.2g}"
         used = [number(100 * row["headroom"]) if "headroom" in row else ""] * bounded
-        table.add_row(row["policy"], capacity, number(row["host_capacity_blocks"]), *rates, *used)
+        copied = ["" if row["copied_down"] is None else number(value) for value in _copied(row)] if tiered else []
+        table.add_row(row["policy"], capacity, number(row["host_capacity_blocks"]), *rates, *copied, *used)
     Console().print(table)
+
+
+def _copied(row: Mapping[str, Any]) -> tuple[Any, Any]:
+    return row["copied_down"], row["hit_blocks_by_tier"]["cold"]
 
 
 def plain_table(titles: Sequence[str], lines: Sequence[Sequence[str]]) -> None:

@@ -7,7 +7,7 @@ all blocks or on samples of them. `min` is the clairvoyant bound, and head-room 
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,16 +26,25 @@ SIZES = 24  # of a curve over all sizes, evenly spread on a logarithmic axis
 SAMPLES = 4
 
 
-def curves(
-    trace: Trace, view: str, policies: str, capacities: str, host_capacity: int | None, inclusion: str
-) -> tuple[Rows, list[str]]:
+class Tiers(NamedTuple):
+    """A second tier in trace blocks (None: there is none), what it has in common with the first, and where evicting stops."""
+
+    host_capacity: int | None = None
+    inclusion: str = "exclusive"
+    low_watermark: float = 1.0
+
+
+ALONE = Tiers()
+
+
+def curves(trace: Trace, view: str, policies: str, capacities: str, tiers: Tiers) -> tuple[Rows, list[str]]:
     """The points as plain rows, and what there is to note about the trace."""
     sizes = [_blocks(text) for text in _words(capacities)]
     if not sizes or not _words(policies):
         raise ValueError("--capacity and --policy need at least one value each")
     requests = trace.requests()
     rows = [
-        _row(_point(requests, view, policy, size, host_capacity, inclusion), requests.unit_tokens)
+        _row(_point(requests, view, policy, size, tiers), requests.unit_tokens)
         for policy in _words(policies)
         for size in sizes
     ]
@@ -56,14 +65,15 @@ def all_sizes(trace: Trace, view: str, policies: str, sample: float | None) -> t
         if policy == "lru":
             rows += _lru_rows(requests, view, sizes)
         elif sample is None or policy == MIN:
-            found = (_point(requests, view, policy, size, None, "exclusive") for size in sizes)
+            found = (_point(requests, view, policy, size, ALONE) for size in sizes)
             rows += [_row(row, requests.unit_tokens) for row in found]
         else:
             rows += _sampled_rows(requests, policy, sizes, sample)
     return _with_headroom(rows), list(requests.notes)
 
 
-def _point(requests: Requests, view: str, policy: str, size: int | None, host: int | None, inclusion: str) -> CurveRow:
+def _point(requests: Requests, view: str, policy: str, size: int | None, tiers: Tiers) -> CurveRow:
+    host, inclusion = tiers.host_capacity, tiers.inclusion
     if policy != MIN:
         if policy not in POLICIES:
             raise ValueError(f"policy is {policy!r}; known are {', '.join((*POLICIES, MIN))}")
@@ -74,6 +84,7 @@ def _point(requests: Requests, view: str, policy: str, size: int | None, host: i
             capacity_blocks=size,
             host_capacity_blocks=host,
             inclusion=inclusion,
+            low_watermark=tiers.low_watermark,
         )
     blocks, parents = prefix_blocks(requests)
     room = len(parents) if size is None else size
@@ -82,7 +93,7 @@ def _point(requests: Requests, view: str, policy: str, size: int | None, host: i
     hit = (
         warm
         if host is None
-        else min_hits(blocks, looked_up, room + host if inclusion == "exclusive" else max(room, host))
+        else min_hits(blocks, looked_up, max(room, host) if inclusion == "inclusive" else room + host)
     )
     return CurveRow(
         view=view,
@@ -96,6 +107,7 @@ def _point(requests: Requests, view: str, policy: str, size: int | None, host: i
         evictions=0,
         hit_tokens=int(_unit_tokens(requests)[hit].sum()),
         prompt_tokens=int(requests.prompt_tokens.sum(dtype=np.int64)),
+        copied_down=0 if host is None else None,
     )
 
 
@@ -147,7 +159,7 @@ def _sampled_rows(requests: Requests, policy: str, sizes: list[int], rate: float
     rows = []
     for size in sizes:
         room = max(1, round(size * rate))
-        found = [_point(part, "flat", policy, room, None, "exclusive") for part in parts]
+        found = [_point(part, "flat", policy, room, ALONE) for part in parts]
         expected = rate * len(blocks)
         rates = np.array([max(0.0, 1 - (row.lookup_blocks - row.hit_blocks) / expected) for row in found])
         row = _row(found[0], requests.unit_tokens)

@@ -27,15 +27,21 @@ def replayed(trace: Trace, spec: str | None, settings: Sequence[str], *, timing:
 
 def _replayed(trace: Trace, spec: Spec, report: Report, *, timing: bool) -> tuple[dict[str, Any], Sequence[str]]:
     """The row, and the notes of reading."""
-    from experiments import run, untimed
     from experiments.ready import needs_whole_trace, on_a_fleet
 
     if needs_whole_trace(spec) or (timing and not on_a_fleet(spec)):
+        from experiments.run import run
+
         requests = trace.requests()
-        return run.run(spec, requests, timing=timing, progress=report), requests.notes
+        return run(spec, requests, timing=timing, progress=report), requests.notes
     stream = trace.stream()
-    run_pieces = run.run_pieces if timing else untimed.run_pieces
-    return run_pieces(spec, stream.pieces, progress=report), stream.notes
+    if timing:
+        from experiments.run import run_pieces
+
+        return run_pieces(spec, stream.pieces, progress=report), stream.notes
+    from experiments.untimed import run_pieces as decide
+
+    return decide(spec, stream.pieces, progress=report), stream.notes
 
 
 def show(row: dict[str, Any], json: str | None) -> None:

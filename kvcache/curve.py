@@ -15,8 +15,11 @@ it is back. One computation serves both views: `flat` is `tree` over requests of
 
 A second tier ("host") is `exclusive` (a victim of the first tier moves there with its frequency, a hit moves it back)
 or `inclusive` (both tiers see every access; a hit in either counts). Under LRU the former hits what one tier of the
-summed size hits, the latter what one tier of the larger size hits. Otherwise they are our own definition: each tier
-applies the policy to the order in which blocks entered it or were touched in it.
+summed size hits, the latter what one tier of the larger size hits. Between the two is `shadow`: as exclusive, but a hit
+in the second tier leaves its copy there, so that the block's next way down costs no copy. Otherwise they are our own
+definition: each tier applies the policy to the order in which blocks entered it or were touched in it.
+
+`low_watermark`: a tier that overflows evicts in one go until it holds this share of its capacity.
 """
 
 from dataclasses import dataclass
@@ -25,7 +28,7 @@ import numpy as np
 
 from kvcache.categories import categories
 from kvcache.compiled import compiled
-from kvcache.curve_tiers import COUNTS, EVICTIONS, HIT_TOKENS, HITS_COLD, HITS_WARM, note_depths, replay
+from kvcache.curve_tiers import COPIED_DOWN, COUNTS, EVICTIONS, HIT_TOKENS, HITS_COLD, HITS_WARM, note_depths, replay
 from kvcache.eviction import SCORE
 from kvcache.policies import POLICIES, pointer
 from kvcache.request import Int32, Int64, Requests
@@ -33,7 +36,7 @@ from kvcache.shelf import CATEGORIES, make_shelf
 
 INFINITE = -1
 VIEWS = ("flat", "tree")
-INCLUSIONS = ("exclusive", "inclusive")
+INCLUSIONS = ("exclusive", "inclusive", "shadow")
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,9 @@ class CurveRow:
     evictions: int  # blocks that left the last tier that held them
     hit_tokens: int
     prompt_tokens: int
+    copied_down: int | None = (
+        0  # blocks written to the second tier; None: not known (a bound). Copies up are the cold hits
+    )
 
     @property
     def hit_rate_blocks(self) -> float:
@@ -71,11 +77,16 @@ def curve(
     capacity_blocks: int | None,
     host_capacity_blocks: int | None = None,
     inclusion: str = "exclusive",
+    low_watermark: float = 1.0,
 ) -> CurveRow:
     """One point: the hits of `requests` in a cache of `capacity_blocks` (None = infinite) and perhaps a second tier."""
     _check("view", view, VIEWS)
     _check("policy", policy, tuple(POLICIES))
     _check("inclusion", inclusion, INCLUSIONS)
+    if not 0 < low_watermark <= 1:
+        raise ValueError(
+            f"low_watermark is {low_watermark:g}; it must be above 0 and at most 1 (1: evict one at a time)"
+        )
     blocks, parents = prefix_blocks(requests)
     offset, tokens = requests.unit_offset, requests.prompt_tokens
     arrival_s, category = requests.arrival_s, categories(requests)
@@ -91,9 +102,11 @@ def curve(
     shelf = make_shelf(chosen.rule, pointer(chosen.score), capacities, len(parents), len(parents), lists)
     if chosen.rule.kind == SCORE:
         note_depths(shelf.facts, blocks, requests.unit_offset, requests.unit_tokens)
-    exclusive = inclusion == "exclusive" or host_capacity_blocks is None
+    how = INCLUSIONS.index(inclusion)
     counts = np.zeros(COUNTS, np.int64)
-    replay(shelf, parents, blocks, offset, tokens, arrival_s, category, requests.unit_tokens, exclusive, counts)
+    replay(
+        shelf, parents, blocks, offset, tokens, arrival_s, category, requests.unit_tokens, how, low_watermark, counts
+    )
     return CurveRow(
         view=view,
         policy=policy,
@@ -106,6 +119,7 @@ def curve(
         evictions=int(counts[EVICTIONS]),
         hit_tokens=int(counts[HIT_TOKENS]),
         prompt_tokens=int(requests.prompt_tokens.sum(dtype=np.int64)),
+        copied_down=int(counts[COPIED_DOWN]),
     )
 
 

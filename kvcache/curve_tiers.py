@@ -27,7 +27,8 @@ from kvcache.shelf import (
     unlink,
 )
 
-HITS_WARM, HITS_COLD, HIT_TOKENS, EVICTIONS, COUNTS = range(5)
+HITS_WARM, HITS_COLD, HIT_TOKENS, EVICTIONS, COPIED_DOWN, COUNTS = range(6)
+EXCLUSIVE, INCLUSIVE, SHADOW = range(3)
 DEFAULT_PRIORITY = 35
 
 
@@ -49,18 +50,26 @@ def _go(s: Shelf, t: int, block: int, parent: int, evicted: bool) -> None:
 
 
 @loop
-def _trim(s: Shelf, parents: Int32, t: int, exclusive: bool, counts: Int64) -> None:
-    """Evict from tier `t` until it fits or no block may go; exclusive tiers hand victims to the next one."""
-    while s.meter[t, SIZE] > s.meter[t, CAPACITY]:
+def _trim(s: Shelf, parents: Int32, t: int, inclusion: int, low: float, counts: Int64) -> None:
+    """An over-full tier `t` evicts until it holds `low` of its capacity or no block may go; victims go down unless tiers are
+    inclusive. One that has left a copy below needs no other: the copy becomes the newest there.
+    """
+    if s.meter[t, SIZE] <= s.meter[t, CAPACITY]:
+        return
+    while s.meter[t, SIZE] > int(low * s.meter[t, CAPACITY]):
         block = next_victim(s, t)
         if block < 0:
             return
         uses, parent = int(s.rows[t, block, COUNT]), int(parents[block])
         _go(s, t, block, parent, True)
-        if exclusive and t + 1 < len(s.meter):
+        if inclusion != INCLUSIVE and t + 1 < len(s.meter):
+            if s.rows[t + 1, block, STATE] == ABSENT:
+                counts[COPIED_DOWN] += 1
+            else:
+                _go(s, t + 1, block, parent, False)
             _come(s, t + 1, block, parent, max(0, uses - 1))
             use(s, t + 1, block, DEFAULT_PRIORITY)
-        elif exclusive or s.rows[1 - t, block, STATE] == ABSENT:
+        elif inclusion == EXCLUSIVE or len(s.meter) == 1 or s.rows[1 - t, block, STATE] == ABSENT:
             counts[EVICTIONS] += 1
 
 
@@ -78,22 +87,24 @@ def _cached_prefix(s: Shelf, path: Int32, counts: Int64) -> int:
 
 
 @loop
-def _raise_blocks(s: Shelf, parents: Int32, path: Int32) -> None:
-    """Exclusive tiers: move what the cold tier holds of `path` to the warm tier, with its uses."""
+def _raise_blocks(s: Shelf, parents: Int32, path: Int32, inclusion: int) -> None:
+    """Bring what only the cold tier holds of `path` to the warm tier, with its uses; with shadows a copy stays where it is."""
     for i in range(len(path)):
         block = int(path[i])
-        if s.rows[1, block, STATE] != ABSENT:
-            _go(s, 1, block, int(parents[block]), False)
+        if s.rows[1, block, STATE] != ABSENT and s.rows[0, block, STATE] == ABSENT:
+            if inclusion == EXCLUSIVE:
+                _go(s, 1, block, int(parents[block]), False)
             _come(s, 0, block, int(parents[block]), int(s.rows[1, block, COUNT]))
 
 
 @loop
-def _admit(s: Shelf, t: int, parents: Int32, path: Int32) -> None:
+def _admit(s: Shelf, t: int, parents: Int32, path: Int32, counts: Int64) -> None:
     """Add the missing blocks of `path`; what will get a new place leaves its old one before room is made."""
     for i in range(len(path)):
         block = int(path[i])
         if s.rows[t, block, STATE] == ABSENT:
             _come(s, t, block, int(parents[block]), 0)
+            counts[COPIED_DOWN] += t
         elif s.rule.renews and s.rows[t, block, STATE] == QUEUED:
             unlink(s, t, block)
 
@@ -106,21 +117,21 @@ def _touch(s: Shelf, t: int, path: Int32) -> None:
 
 
 @loop
-def serve(s: Shelf, parents: Int32, path: Int32, exclusive: bool, counts: Int64) -> int:
+def serve(s: Shelf, parents: Int32, path: Int32, inclusion: int, low: float, counts: Int64) -> int:
     """One request over the blocks `path`, first block first: how many of them it hits."""
     tiers = len(s.meter)
     hits = _cached_prefix(s, path, counts)
-    if exclusive and tiers > 1:
-        _raise_blocks(s, parents, path)
-    touched = 1 if exclusive else tiers
+    if inclusion != INCLUSIVE and tiers > 1:
+        _raise_blocks(s, parents, path, inclusion)
+    touched = tiers if inclusion == INCLUSIVE else 1
     for t in range(touched):
-        _admit(s, t, parents, path)
+        _admit(s, t, parents, path, counts)
     for t in range(tiers):
-        _trim(s, parents, t, exclusive, counts)
+        _trim(s, parents, t, inclusion, low, counts)
     for t in range(touched):
         _touch(s, t, path)
     for t in range(tiers):
-        _trim(s, parents, t, exclusive, counts)
+        _trim(s, parents, t, inclusion, low, counts)
     return hits
 
 
@@ -134,10 +145,11 @@ def replay(
     arrival_s: Array,
     category: Int32,
     block_tokens: int,
-    exclusive: bool,
+    inclusion: int,
+    low: float,
     counts: Int64,
 ) -> None:
-    """Serve all requests, one after the other; adds to the counts HITS_WARM ... EVICTIONS."""
+    """Serve all requests, one after the other; adds to the counts HITS_WARM ... COPIED_DOWN."""
     for i in range(len(tokens)):
         path = blocks[offset[i] : offset[i + 1]]
         if len(path) > 0:
@@ -146,7 +158,7 @@ def replay(
             if s.rule.kind == REUSE:
                 for j in range(len(path)):
                     s.facts[path[j], CATEGORY] = category[i]
-            hits = serve(s, parents, path, exclusive, counts)
+            hits = serve(s, parents, path, inclusion, low, counts)
             counts[HIT_TOKENS] += min(hits * block_tokens, int(tokens[i]))
 
 

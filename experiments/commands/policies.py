@@ -21,7 +21,13 @@ def curve(
         typer.Option(metavar="P,P,...", help="Which block leaves first: lru, s3-fifo, ...; min: the best possible."),
     ] = "lru",
     host_capacity: Annotated[int | None, typer.Option(min=0, help="Second tier, trace blocks.")] = None,
-    inclusion: Annotated[str, typer.Option(help="exclusive: one copy of a block; inclusive: two.")] = "exclusive",
+    inclusion: Annotated[
+        str,
+        typer.Option(help="exclusive: one copy of a block; inclusive: two; shadow: two once loaded."),
+    ] = "exclusive",
+    low_watermark: Annotated[
+        float, typer.Option(metavar="SHARE", help="A full tier evicts down to this share of its size in one go.")
+    ] = 1.0,
     sample: Annotated[
         float | None,
         typer.Option(metavar="SHARE", help="All sizes, flat: other policies than lru on samples, e.g. 0.1."),
@@ -34,13 +40,13 @@ def curve(
     Example: [bold]kvtier curve mooncake_conversation --policy lru,arc,min --capacity 1000,5000,10000,inf[/bold]
     """
     from experiments.console import check_target
-    from experiments.curves import all_sizes, curves, show
+    from experiments.curves import Tiers, all_sizes, curves, show
 
     check_target(json)
     if capacity is None:
         found = all_sizes(trace.source(), view, policy, sample)
     else:
-        found = curves(trace.source(), view, policy, capacity, host_capacity, inclusion)
+        found = curves(trace.source(), view, policy, capacity, Tiers(host_capacity, inclusion, low_watermark))
     show(*found, json, plot)
 
 

@@ -141,6 +141,6 @@ def test_ctrl_c_is_one_line_and_130_and_leaves_no_slot_file(command: str, tmp_pa
 
 
 def test_doctor_prints_json(tmp_path: Path) -> None:
-    done = kvtier("doctor", "--storage", str(tmp_path), "--json")
+    done = kvtier("doctor", "--storage", str(tmp_path), "--json", "-")
     assert done.exit_code == 0
     assert set(json.loads(done.output)) == {"host", "gpu", "storage", "gds", "nixl", "paths", "advice"}

@@ -175,9 +175,9 @@ class Model:
     def __init__(self, view, policy, capacity, host, inclusion):
         self.view, self.policy = view, POLICIES[policy].rule
         self.tiers = [Tier(capacity)] + ([] if host is None else [Tier(host)])
-        self.exclusive = inclusion == "exclusive"
-        self.touched = self.tiers[:1] if self.exclusive else self.tiers
-        self.clock, self.hits, self.evictions = 0, [0, 0], 0
+        self.inclusion = inclusion
+        self.touched = self.tiers if inclusion == "inclusive" else self.tiers[:1]
+        self.clock, self.hits, self.evictions, self.copied_down = 0, [0, 0], 0, 0
 
     def serve(self, prompt):
         blocks = [tuple(prompt[: depth + 1]) for depth in range(len(prompt))]
@@ -193,8 +193,11 @@ class Model:
         for tier in self.touched:
             for block in path:
                 if block not in tier:
-                    colder = self.tiers[-1].pop(block, None) if self.exclusive else None
+                    colder = self.tiers[-1].get(block) if self.inclusion != "inclusive" else None
+                    if self.inclusion == "exclusive":
+                        self.tiers[-1].pop(block, None)
                     tier[block] = [colder[0] if colder else 0, None]
+                    self.copied_down += tier is not self.tiers[0]
         self.trim(path)
         for tier in self.touched:
             for block in (b for b in reversed(path) if b in tier):
@@ -211,11 +214,13 @@ class Model:
     def trim(self, path):
         leaves_only = self.policy.leaves_only and self.view == "tree"
         for level, tier in enumerate(self.tiers):
-            protects = [b for b in path if b in tier and (self.policy.leaves_only or tier[b][1] is None)]
+            mine = path if level < len(self.touched) else []
+            protects = [b for b in mine if b in tier and (self.policy.leaves_only or tier[b][1] is None)]
             while len(tier) > tier.capacity and (block := tier.victim(leaves_only, protects)):
                 frequency, _ = tier.pop(block)
-                if self.exclusive and level + 1 < len(self.tiers):
+                if self.inclusion != "inclusive" and level + 1 < len(self.tiers):
                     self.clock += 1
+                    self.copied_down += block not in self.tiers[level + 1]
                     self.tiers[level + 1][block] = [frequency, self.clock]
                 elif not any(block in other for other in self.tiers):
                     self.evictions += 1
@@ -250,6 +255,7 @@ def test_compiled_loops_count_what_the_model_counts(view, policy, inclusion, pro
     for prompt in prompts:
         model.serve(prompt)
     assert (row.hit_blocks_by_tier, row.evictions) == (tuple(model.hits), model.evictions)
+    assert row.copied_down == model.copied_down
 
 
 @pytest.mark.parametrize("view", VIEWS)
@@ -288,7 +294,7 @@ def test_unchained_unit_numbers_count_as_their_chained_form(prompts, capacity):
         assert point(prompts, view, "lru", capacity) == point(chained(prompts), view, "lru", capacity)
 
 
-def point(prompts, view, policy, capacity, host=None, inclusion="exclusive") -> CurveRow:
+def point(prompts, view, policy, capacity, host=None, inclusion="exclusive", low_watermark=1.0) -> CurveRow:
     return curve(
         requests_of(prompts),
         view=view,
@@ -296,6 +302,7 @@ def point(prompts, view, policy, capacity, host=None, inclusion="exclusive") -> 
         capacity_blocks=capacity,
         host_capacity_blocks=host,
         inclusion=inclusion,
+        low_watermark=low_watermark,
     )
 
 
@@ -386,6 +393,36 @@ def test_a_block_keeps_its_frequency_when_it_moves_between_exclusive_tiers():
     assert point(prompts, "flat", "lfu", 1, 2, "exclusive").hit_blocks_by_tier == (2, 2)
 
 
+def test_a_shadow_saves_the_second_copy_of_a_block_that_goes_back_and_forth():
+    # LRU, 1 + 2 blocks. 0 comes, 1 pushes it down (a copy), 0 is loaded and pushes 1 down (a copy), and so on. Exclusive
+    # tiers copy each victim; with shadows 0 and 1 have their places below after one copy each. 2 and 3 push both out below.
+    prompts = [[0], [1], [0], [1], [0], [2], [3], [2], [3]]
+    exclusive, shadow, inclusive = (point(prompts, "flat", "lru", 1, 2, how) for how in INCLUSIONS)
+    assert [row.hit_blocks_by_tier for row in (exclusive, shadow, inclusive)] == [(0, 5)] * 3
+    assert exclusive.copied_down == 8  # all but the last request push out what was there
+    assert shadow.copied_down == 4  # 0 and 1, then 2 and 3, once each
+    assert inclusive.copied_down == 4  # each miss is written below at once
+
+
+@pytest.mark.parametrize("view", VIEWS)
+@checked
+@given(prompts=PROMPTS, capacity=SMALL, host=SMALL)
+def test_shadows_hit_no_less_than_the_warm_tier_alone_and_copy_no_more_than_exclusive_tiers_evict(
+    view, prompts, capacity, host
+):
+    shadow = point(prompts, view, "lru", capacity, host, "shadow")
+    alone = point(prompts, view, "lru", capacity)
+    assert shadow.hit_blocks >= alone.hit_blocks
+    assert shadow.hit_blocks_by_tier[0] == alone.hit_blocks_by_tier[0]
+    assert shadow.copied_down <= alone.evictions
+
+
+def test_a_watermark_evicts_the_oldest_half_at_once():
+    # LRU, 4 blocks, half: 4 overflows and 0, 1, 2 go, down to 2 blocks; 3 and 4 are hit, 0 is not.
+    row = point([[0], [1], [2], [3], [4], [3], [4], [0]], "flat", "lru", 4, low_watermark=0.5)
+    assert (row.hit_blocks, row.evictions) == (2, 3)
+
+
 def test_without_a_host_tier_the_inclusion_is_none():
     row = point([[0]], "flat", "lru", 3, None, "inclusive")
     assert (row.capacity_blocks, row.host_capacity_blocks, row.inclusion) == (3, 0, "none")
@@ -402,7 +439,8 @@ def test_an_empty_workload_has_rates_of_zero(view):
     [
         ({"view": "trie"}, "view is 'trie'; known are flat, tree"),
         ({"policy": "mru"}, "policy is 'mru'; known are lru, fifo, lfu, lfu-da, sieve, "),
-        ({"inclusion": "both"}, "inclusion is 'both'; known are exclusive, inclusive"),
+        ({"inclusion": "both"}, "inclusion is 'both'; known are exclusive, inclusive, shadow"),
+        ({"low_watermark": 0.0}, "low_watermark is 0; it must be above 0 and at most 1"),
         ({"capacity_blocks": -1}, "capacity_blocks is -1; it must be at least 0"),
         ({"host_capacity_blocks": -2}, "host_capacity_blocks is -2; it must be at least 0"),
     ],
