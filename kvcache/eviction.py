@@ -407,6 +407,8 @@ def _least_likely(s: Shelf, t: int) -> int:
     """Workload-aware: of the oldest items of all categories the one least likely to be used within a lifetime."""
     best, lowest = -1, UNKNOWN
     for category in range(CATEGORIES):
+        if s.habits[t, category, BEGUN] == 0:  # nothing of this kind has come yet
+            continue
         item = _first_free(s, t, 1 + category)
         if item < 0:
             continue
