@@ -380,9 +380,9 @@ def test_a_unit_under_two_parents_is_two_blocks():
 
 
 def test_a_row_says_which_tier_hit_and_what_was_asked():
-    # Exclusive, 1 + 1 blocks: 0 then 1 pushes 0 to the host; 0 is hit there; 0 again is hit in the first tier.
+    # Exclusive, 1 + 1 blocks: 0 then 1 pushes 0 to the host; 0 is hit there and pushes 1 down; 0 again is hit above.
     row = point([[0], [1], [0], [0]], "tree", "lru", 1, 1, "exclusive")
-    assert row == CurveRow("tree", "lru", 1, 1, "exclusive", 2, 4, (1, 1), 0, 8, 16)
+    assert row == CurveRow("tree", "lru", 1, 1, "exclusive", 2, 4, (1, 1), 0, 8, 16, 2)
     assert (row.hit_rate_blocks, row.hit_rate_tokens) == (0.5, 0.5)
 
 
