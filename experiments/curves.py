@@ -14,7 +14,7 @@ import numpy as np
 from experiments import console
 from experiments.trace import Trace
 from kvcache.bound import min_hits
-from kvcache.curve import CurveRow, prefix_blocks
+from kvcache.curve import CurveRow, prefix_blocks, tokens_of_units
 from kvcache.curve import curve as point
 from kvcache.distances import hits_by_size, lru_distances, sampled
 from kvcache.policies import POLICIES
@@ -105,18 +105,10 @@ def _point(requests: Requests, view: str, policy: str, size: int | None, tiers: 
         lookup_blocks=len(blocks),
         hit_blocks_by_tier=(int(warm.sum()), int(hit.sum() - warm.sum())),
         evictions=0,
-        hit_tokens=int(_unit_tokens(requests)[hit].sum()),
+        hit_tokens=int(tokens_of_units(requests)[hit].sum(dtype=np.int64)),
         prompt_tokens=int(requests.prompt_tokens.sum(dtype=np.int64)),
         copied_down=0 if host is None else None,
     )
-
-
-def _unit_tokens(requests: Requests) -> Any:
-    """How many prompt tokens each unit holds: the last of a prompt may be short."""
-    units = np.diff(requests.unit_offset)
-    at = np.arange(len(requests.units)) - np.repeat(requests.unit_offset[:-1], units)
-    left = np.repeat(requests.prompt_tokens, units) - at * requests.unit_tokens
-    return np.minimum(left, requests.unit_tokens).astype(np.int64)
 
 
 def _lru_rows(requests: Requests, view: str, sizes: list[int]) -> Rows:
@@ -126,7 +118,7 @@ def _lru_rows(requests: Requests, view: str, sizes: list[int]) -> Rows:
     blocks, parents = prefix_blocks(requests)
     offset = requests.unit_offset if view == "tree" else np.arange(len(blocks) + 1)
     distance = lru_distances(blocks, offset, len(parents))
-    hits, tokens = hits_by_size(distance), hits_by_size(distance, _unit_tokens(requests))
+    hits, tokens = hits_by_size(distance), hits_by_size(distance, tokens_of_units(requests).astype(np.int64))
     prompt_tokens = int(requests.prompt_tokens.sum(dtype=np.int64))
     rows = []
     for size in sizes:

@@ -141,6 +141,14 @@ def _by_kind(copies: Array) -> Iterator[NDArray[np.int64]]:
         yield np.flatnonzero(copies[:, K_KIND] == kind)
 
 
+def _sizes(layout: Layout, copies: Array) -> NDArray[np.int64]:
+    """Bytes of each copy; a copy is of few kinds, so each kind is asked for once."""
+    kinds, which = np.unique(copies[:, [K_WINDOW, K_TOKENS]], axis=0, return_inverse=True)
+    each = np.array([layout.copy_bytes(window, tokens) for window, tokens in kinds.tolist()], np.int64)
+    sizes: NDArray[np.int64] = each[which.ravel()]
+    return sizes
+
+
 def transfers(recording: Recording, layout: Layout) -> dict[str, NDArray[Any]]:
     """Columns of all transfers: step, kind, blocks, bytes, predicted seconds."""
     rows = []
@@ -148,7 +156,7 @@ def transfers(recording: Recording, layout: Layout) -> dict[str, NDArray[Any]]:
         copies = call.commands.copies
         for mine in _by_kind(copies):
             kind = int(copies[mine[0], K_KIND])
-            moved = sum(layout.copy_bytes(int(c[K_WINDOW]), int(c[K_TOKENS])) for c in copies[mine])
+            moved = int(_sizes(layout, copies[mine]).sum())
             rows.append((step, kind, len(mine), moved, call.kind_s[kind]))
     step_, kind_, blocks, size, seconds = zip(*rows, strict=True) if rows else ((), (), (), (), ())
     return {
@@ -183,7 +191,7 @@ def replay(
             break
         times = worker.copies(commands)
         for mine in _by_kind(commands.copies):
-            size = np.array([layout.copy_bytes(int(c[K_WINDOW]), int(c[K_TOKENS])) for c in commands.copies[mine]])
+            size = _sizes(layout, commands.copies[mine])
             result.seconds.append(float(times.spent_s[mine].sum()))
             result.steady_s.append(steady(times.spent_s[mine], size))
         result.clock_s += float(times.clock_s.sum())

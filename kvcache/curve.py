@@ -91,7 +91,7 @@ def curve(
     offset, tokens = requests.unit_offset, requests.prompt_tokens
     arrival_s, category = requests.arrival_s, categories(requests)
     if view == "flat":
-        tokens = _tokens_of_units(requests)
+        tokens = tokens_of_units(requests)
         arrival_s, category = np.repeat(arrival_s, np.diff(offset)), np.repeat(category, np.diff(offset))
         offset = np.arange(len(blocks) + 1)
         parents = np.full_like(parents, -1)
@@ -178,7 +178,7 @@ def _intern(units: Int32, offset: Int64, roots: Int32, table: Int32, blocks: Int
     return n
 
 
-def _tokens_of_units(requests: Requests) -> Int32:
+def tokens_of_units(requests: Requests) -> Int32:
     """How many prompt tokens each unit holds: all of them full, but the last of a prompt may be short."""
     units_of = np.diff(requests.unit_offset)
     position = np.arange(len(requests.units)) - np.repeat(requests.unit_offset[:-1], units_of)
